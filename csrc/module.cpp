@@ -1,0 +1,533 @@
+// The only file that knows both Python and C++: argument checks, the GIL, errors, ownership.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "npy.hpp"
+#include "run.hpp"
+#include "tensor.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace gpuload;
+
+namespace {
+
+template <class T, int n>
+using Array = nb::ndarray<const T, nb::ndim<n>, nb::c_contig, nb::device::cpu>;
+
+template <class Numbers>
+auto to_vector(const Numbers &array) -> std::vector<std::remove_const_t<typename Numbers::Scalar>> {
+    return {array.data(), array.data() + array.size()};
+}
+
+template <class T>
+nb::object to_numpy(std::vector<T> values, std::vector<std::size_t> shape) {
+    auto *held = new std::vector<T>(std::move(values));
+    const nb::capsule owner(held, [](void *p) noexcept { delete static_cast<std::vector<T> *>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T>(held->data(), shape.size(), shape.data(), owner));
+}
+
+template <class T>
+nb::object to_numpy(std::vector<T> values) {
+    const std::size_t n = values.size();
+    return to_numpy(std::move(values), {n});
+}
+
+Dtype to_dtype(int number) {
+    if (number < 0 || number > static_cast<int>(Dtype::complex128)) throw nb::value_error("dtype: unknown number");
+    return static_cast<Dtype>(number);
+}
+
+void expect(bool holds, const char *message) {
+    if (!holds) throw nb::value_error(message);
+}
+
+// ---- Files and catalog --------------------------------------------------------------------------------------
+
+std::shared_ptr<Files> make_files(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, const Array<std::int64_t, 1> &sizes,
+                                  std::size_t max_descriptors, std::size_t max_maps) {
+    expect(ends.size() == sizes.size(), "files: expected one size per path");
+    return std::make_shared<Files>(Paths({paths.c_str(), paths.size()}, to_vector(ends)), to_vector(sizes), max_descriptors,
+                                   max_maps);
+}
+
+std::shared_ptr<Catalog> make_catalog(const Array<std::uint32_t, 1> &file, const Array<std::int64_t, 1> &offset,
+                                      const Array<std::int64_t, 2> &shape, const Array<std::uint8_t, 1> &flags, int dtype,
+                                      std::int64_t record_nbytes, std::int64_t element_offset,
+                                      std::vector<std::int64_t> sub_shape, int sample_axis,
+                                      const std::optional<Array<std::int64_t, 1>> &selected) {
+    auto catalog = std::make_shared<Catalog>();
+    const std::size_t n = file.size(), ndim = shape.shape(1);
+    expect(offset.size() == n && flags.size() == n && shape.shape(0) == n, "catalog: columns differ in length");
+    expect(ndim + sub_shape.size() <= kMaxNdim, "catalog: too many axes");
+    expect(sample_axis < static_cast<int>(ndim), "catalog: no such sample axis");
+    catalog->file = to_vector(file);
+    catalog->offset = to_vector(offset);
+    catalog->shape = to_vector(shape);
+    catalog->flags = to_vector(flags);
+    catalog->ndim = static_cast<int>(ndim);
+    catalog->element = {to_dtype(dtype), record_nbytes, element_offset, std::move(sub_shape)};
+    catalog->sample_axis = sample_axis;
+    if (sample_axis >= 0) {
+        std::int64_t rows = 0;
+        for (std::size_t i = 0; i < n; ++i)
+            catalog->row_ends.push_back(rows += catalog->shape[i * ndim + static_cast<std::size_t>(sample_axis)]);
+    }
+    const std::int64_t n_all = catalog->n_items();
+    if (selected) {
+        catalog->selected = to_vector(*selected);
+        catalog->has_selection = true;
+        for (const std::int64_t item : catalog->selected) expect(item >= 0 && item < n_all, "catalog: no such item");
+    }
+    return catalog;
+}
+
+// ---- Reading ------------------------------------------------------------------------------------------------
+
+// A consumer renames the capsule; the tensor then frees itself, and this destructor must not.
+nb::object dlpack_capsule(DlManagedTensor *tensor) {
+    PyObject *capsule = PyCapsule_New(tensor, "dltensor", [](PyObject *self) {
+        if (!PyCapsule_IsValid(self, "dltensor")) return;
+        auto *managed = static_cast<DlManagedTensor *>(PyCapsule_GetPointer(self, "dltensor"));
+        managed->deleter(managed);
+    });
+    if (capsule == nullptr) {
+        tensor->deleter(tensor);
+        throw nb::python_error();
+    }
+    return nb::steal(capsule);
+}
+
+std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::shared_ptr<Files> files, int to, bool maps,
+                                    double request_ns, double bytes_per_ns, std::int64_t max_gap, std::int64_t max_nbytes) {
+    expect(find_move(catalog->element.dtype, to_dtype(to)) != nullptr, "reader: complex values have no real form");
+    for (const std::uint32_t file : catalog->file) expect(file < files->size(), "reader: no such file");
+    return std::make_shared<Reader>(std::move(catalog), std::move(files), to_dtype(to),
+                                    maps ? Reader::Io::mmap : Reader::Io::pread,
+                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes});
+}
+
+void whole_piece(const Reader &reader, std::int64_t item, Piece &piece) {
+    piece.view = reader.catalog().view(item);
+    for (int axis = 0; axis < piece.view.ndim; ++axis) {
+        piece.start[axis] = 0;
+        piece.extent[axis] = piece.view.shape[axis];
+    }
+}
+
+nb::object read_item(const Reader &reader, std::int64_t item, int to) {
+    expect(item >= 0 && item < reader.catalog().n_items(), "reader: no such item");
+    Piece piece;
+    whole_piece(reader, item, piece);
+    auto nbytes = static_cast<std::int64_t>(reader.to_nbytes());
+    const std::vector<std::int64_t> shape(piece.extent, piece.extent + piece.view.ndim);
+    for (const std::int64_t n : shape) nbytes *= n;
+    auto memory = std::make_shared<BatchMemory>(static_cast<std::size_t>(nbytes), 0);
+    Block *block = memory->take();
+    try {
+        const nb::gil_scoped_release release;
+        reader.fill(1, [&](std::size_t, Piece &out) {
+            whole_piece(reader, item, out);
+            out.dst = block->data;
+        });
+    } catch (...) {
+        block->drop_reference();
+        throw;
+    }
+    return dlpack_capsule(make_tensor(block, block->data, to_dtype(to), shape));
+}
+
+std::tuple<std::int64_t, std::int64_t> split_window(const Reader &reader, const Windows &windows, std::int64_t item) {
+    Piece piece;
+    whole_piece(reader, item, piece);
+    for (int axis = 0; axis < piece.view.ndim; ++axis) piece.extent[axis] = windows.extent(axis, piece.view.shape);
+    return reader.split(piece);
+}
+
+// ---- Order and windows --------------------------------------------------------------------------------------
+
+std::shared_ptr<Windows> make_windows(int kind, std::vector<std::int64_t> size, std::vector<std::int64_t> stride,
+                                      std::int64_t per_item, const std::optional<Array<std::int64_t, 1>> &ends) {
+    auto windows = std::make_shared<Windows>();
+    expect(kind >= 0 && kind <= static_cast<int>(Windows::Kind::grid), "windows: unknown kind");
+    windows->kind = static_cast<Windows::Kind>(kind);
+    windows->size = std::move(size);
+    windows->stride = std::move(stride);
+    windows->per_item = per_item;
+    if (ends) windows->ends = to_vector(*ends);
+    return windows;
+}
+
+struct Epoch {
+    Order order;
+    u64 key;
+};
+
+std::shared_ptr<Epoch> make_epoch(std::uint64_t seed, std::uint64_t epoch, int shuffle, std::int64_t block,
+                                  std::int64_t blocks_mixed, std::int64_t n_samples, std::int64_t first, std::int64_t rank,
+                                  std::int64_t world, std::int64_t n_local, std::int64_t batch,
+                                  const std::optional<Array<std::int64_t, 1>> &ends,
+                                  const std::optional<Array<std::int64_t, 1>> &listed,
+                                  const std::optional<Array<std::uint32_t, 1>> &listed_crop) {
+    expect(shuffle >= 0 && shuffle <= static_cast<int>(Shuffle::Kind::blocks), "epoch: unknown shuffle");
+    expect(block > 0 && blocks_mixed > 0 && batch > 0 && world > 0 && rank >= 0 && rank < world && first >= 0 && n_samples >= 0,
+           "epoch: number out of range");
+    const u64 key = epoch_key(seed, epoch);
+    Order order{.shuffle = Shuffle(static_cast<Shuffle::Kind>(shuffle), n_samples, key, block, blocks_mixed),
+                .n_samples = n_samples,
+                .first = first,
+                .rank = rank,
+                .world = world,
+                .n_local = n_local,
+                .batch = batch,
+                .ends = ends ? to_vector(*ends) : std::vector<std::int64_t>{},
+                .listed = listed ? to_vector(*listed) : std::vector<std::int64_t>{},
+                .listed_crop = listed_crop ? to_vector(*listed_crop) : std::vector<std::uint32_t>{}};
+    expect(order.listed.size() == order.listed_crop.size(), "epoch: expected one crop number per listed item");
+    expect(!listed || static_cast<std::int64_t>(order.listed.size()) == n_samples, "epoch: expected n_samples listed items");
+    return std::make_shared<Epoch>(Epoch{std::move(order), key});
+}
+
+nb::object epoch_samples(const Epoch &epoch, const Windows &windows, std::int64_t begin, std::int64_t end) {
+    std::vector<std::int64_t> items, crops;
+    std::vector<std::uint8_t> valid;
+    const auto locate = [&](std::int64_t sample) { return windows.locate(sample); };
+    for (std::int64_t i = begin; i < end; ++i) {
+        const Sample sample = epoch.order.at(i, locate);
+        items.push_back(sample.item);
+        crops.push_back(sample.crop);
+        valid.push_back(sample.valid);
+    }
+    return nb::make_tuple(to_numpy(std::move(items)), to_numpy(std::move(crops)), to_numpy(std::move(valid)));
+}
+
+nb::object window_starts(const Epoch &epoch, const Windows &windows, const Array<std::int64_t, 1> &items,
+                         const Array<std::uint32_t, 1> &crops, const Array<std::int64_t, 2> &shapes) {
+    const std::size_t n = items.size(), ndim = shapes.shape(1);
+    expect(crops.size() == n && shapes.shape(0) == n && ndim <= kMaxNdim, "starts: columns differ in length");
+    std::vector<std::int64_t> starts(n * ndim);
+    for (std::size_t i = 0; i < n; ++i)
+        windows.starts(epoch.key, items.data()[i], crops.data()[i], static_cast<int>(ndim), shapes.data() + i * ndim,
+                       starts.data() + i * ndim);
+    return to_numpy(std::move(starts), {n, ndim});
+}
+
+nb::object philox_words(std::uint64_t key, const Array<std::uint32_t, 2> &counters) {
+    expect(counters.shape(1) == 4, "philox: expected counters of four words");
+    std::vector<std::uint32_t> out;
+    for (std::size_t i = 0; i < counters.shape(0); ++i) {
+        const std::uint32_t *c = counters.data() + 4 * i;
+        const Words words = philox(key, {{c[0], c[1], c[2], c[3]}});
+        out.insert(out.end(), words.w, words.w + 4);
+    }
+    return to_numpy(std::move(out), {counters.shape(0), 4});
+}
+
+nb::object coalesce_spans(const Array<std::uint32_t, 1> &files, const Array<std::int64_t, 1> &offsets,
+                          const Array<std::int64_t, 1> &nbytes, std::int64_t max_gap, std::int64_t max_nbytes) {
+    std::vector<Span> spans;
+    for (std::size_t i = 0; i < files.size(); ++i)
+        spans.push_back({files.data()[i], 0, 0, offsets.data()[i], nbytes.data()[i]});
+    nb::list reads;
+    for (const Read &read : coalesce(spans, max_gap, max_nbytes))
+        reads.append(nb::make_tuple(read.file, read.offset, read.nbytes, read.last - read.first));
+    return reads;
+}
+
+// ---- Running ------------------------------------------------------------------------------------------------
+
+// A child process finds no threads and perhaps locked locks: what it inherits is leaked, not destroyed.
+template <class T, class... Args>
+std::shared_ptr<T> make_process_bound(Args &&...args) {
+    return {new T(std::forward<Args>(args)...), [process = Process()](T *object) {
+                if (!process.is_other()) delete object;
+            }};
+}
+
+// A column of a batch as a tensor: where it begins, of which type, and its shape after the batch axis.
+// The shape of x is that of the window.
+struct Output {
+    std::int64_t offset;
+    Dtype dtype;
+    bool is_window;
+    std::vector<std::int64_t> row_shape;
+};
+
+struct PyRun {
+    std::shared_ptr<Run> run;
+    std::shared_ptr<BatchMemory> memory;
+    std::vector<Output> outputs;
+    bool is_slabs;
+
+    // Wait without the GIL; Ctrl-C gets through.
+    Filled wait() {
+        Filled filled{};
+        if (run->process().is_other())
+            throw std::runtime_error("loader: expected use in process " + std::to_string(run->process().pid()) +
+                                     " that made it, got process " + std::to_string(::getpid()) +
+                                     "; make a DataLoader after the fork, or use spawn");
+        if (run->is_ready() && run->next(filled, 0)) return filled;
+        for (;;) {
+            bool got;
+            {
+                const nb::gil_scoped_release release;
+                got = run->next(filled, 100'000'000);
+            }
+            if (got) return filled;
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+    }
+
+    std::vector<std::int64_t> shape_of(const Output &output, const Filled &filled) const {
+        std::vector<std::int64_t> shape{filled.n};
+        if (output.is_window) shape.insert(shape.end(), filled.extent, filled.extent + filled.ndim);
+        else shape.insert(shape.end(), output.row_shape.begin(), output.row_shape.end());
+        return shape;
+    }
+
+    // One DLPack capsule per output; None at the end. The tensors own the memory together.
+    nb::object next() {
+        const Filled filled = wait();
+        if (filled.block == nullptr) return nb::none();
+        filled.block->references.store(static_cast<int>(outputs.size()), std::memory_order_relaxed);
+        nb::list capsules;
+        for (const Output &output : outputs)
+            capsules.append(dlpack_capsule(make_tensor(filled.block, filled.block->data + output.offset, output.dtype,
+                                                       shape_of(output, filled))));
+        return capsules;
+    }
+
+    // (slab address, shapes of the outputs); None at the end. The slab is the caller's until release(address).
+    nb::object next_slab() {
+        const Filled filled = wait();
+        if (filled.block == nullptr) return nb::none();
+        nb::list shapes;
+        for (const Output &output : outputs) shapes.append(nb::cast(shape_of(output, filled)));
+        return nb::make_tuple(reinterpret_cast<std::uintptr_t>(filled.block->data),
+                              reinterpret_cast<std::uintptr_t>(filled.block), shapes);
+    }
+
+    void release(std::uintptr_t block) {
+        reinterpret_cast<Block *>(block)->drop_reference();
+        run->slab_returned();
+    }
+};
+
+std::shared_ptr<BatchMemory> make_memory(std::size_t nbytes, std::size_t max_idle, const std::vector<std::uintptr_t> &slabs) {
+    if (slabs.empty()) return std::make_shared<BatchMemory>(nbytes, max_idle);
+    std::vector<std::byte *> pointers;
+    for (const std::uintptr_t address : slabs) pointers.push_back(reinterpret_cast<std::byte *>(address));
+    return std::make_shared<BatchMemory>(nbytes, pointers);
+}
+
+std::shared_ptr<Labels> make_labels(const nb::bytes &bytes, std::size_t row_nbytes) {
+    auto labels = std::make_shared<Labels>();
+    const auto *begin = reinterpret_cast<const std::byte *>(bytes.c_str());
+    labels->bytes.assign(begin, begin + bytes.size());
+    labels->row_nbytes = row_nbytes;
+    return labels;
+}
+
+PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader, std::shared_ptr<Windows> windows,
+                const Epoch &epoch, std::shared_ptr<BatchMemory> memory, std::shared_ptr<Labels> labels,
+                const std::vector<std::int64_t> &columns,
+                const std::vector<std::tuple<std::int64_t, int, std::optional<std::vector<std::int64_t>>>> &outputs, int depth,
+                int batches_per_claim, int chunks_per_batch, int on_error, std::int64_t max_errors, bool is_slabs) {
+    if (workers->process().is_other())
+        throw std::runtime_error("loader: expected use in the process that made it, got a forked child; make a DataLoader "
+                                 "after the fork, or use spawn");
+    expect(depth > 0 && batches_per_claim > 0 && chunks_per_batch > 0 && (batches_per_claim == 1 || chunks_per_batch == 1),
+           "run: number out of range");
+    for (const std::int64_t item : epoch.order.listed)
+        expect(item >= 0 && item < reader->catalog().n_items(), "run: no such item");
+    expect(columns.size() == 6, "run: expected the offsets of six columns");
+    auto run = std::make_unique<PyRun>();
+    for (const auto &[offset, dtype, row_shape] : outputs)
+        run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
+    run->memory = memory;
+    run->is_slabs = is_slabs;
+    run->run = make_process_bound<Run>(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
+                                       epoch.order, epoch.key, std::move(memory), Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]},
+                                       RunOptions{depth, batches_per_claim, chunks_per_batch, static_cast<OnError>(on_error),
+                                                  max_errors});
+    return run.release();
+}
+
+// ---- NPY headers --------------------------------------------------------------------------------------------
+
+nb::object scan_npy(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, int n_threads) {
+    std::vector<NpyHeader> headers;
+    {
+        const Paths all({paths.c_str(), paths.size()}, to_vector(ends));
+        const nb::gil_scoped_release release;
+        headers = read_npy_headers(all, n_threads);
+    }
+    const std::size_t n = headers.size();
+    std::size_t max_ndim = 0;
+    for (const NpyHeader &header : headers) max_ndim = std::max(max_ndim, header.shape.size());
+    std::vector<std::int32_t> status(n), error(n), version(n), ndim(n);
+    std::vector<std::int64_t> nbytes(n), mtime(n), offset(n), shape(n * max_ndim);
+    std::vector<std::uint8_t> fortran(n), descr(n * 16);
+    nb::dict texts;
+    for (std::size_t i = 0; i < n; ++i) {
+        const NpyHeader &header = headers[i];
+        status[i] = static_cast<std::int32_t>(header.status);
+        error[i] = header.error;
+        version[i] = header.major * 256 + header.minor;
+        ndim[i] = static_cast<std::int32_t>(header.shape.size());
+        nbytes[i] = header.file_nbytes;
+        mtime[i] = header.mtime_ns;
+        offset[i] = header.data_offset;
+        fortran[i] = header.fortran;
+        std::copy(header.shape.begin(), header.shape.end(), shape.begin() + static_cast<std::ptrdiff_t>(i * max_ndim));
+        std::copy(header.descr.begin(), header.descr.end(), descr.begin() + static_cast<std::ptrdiff_t>(i * 16));
+        if (header.status == NpyHeader::Status::other)
+            texts[nb::int_(i)] = nb::bytes(header.text.data(), header.text.size());
+    }
+    nb::dict columns;
+    columns["status"] = to_numpy(std::move(status));
+    columns["error"] = to_numpy(std::move(error));
+    columns["version"] = to_numpy(std::move(version));
+    columns["ndim"] = to_numpy(std::move(ndim));
+    columns["nbytes"] = to_numpy(std::move(nbytes));
+    columns["mtime_ns"] = to_numpy(std::move(mtime));
+    columns["offset"] = to_numpy(std::move(offset));
+    columns["shape"] = to_numpy(std::move(shape), {n, max_ndim});
+    columns["fortran"] = to_numpy(std::move(fortran));
+    columns["descr"] = to_numpy(std::move(descr), {n, 16});
+    columns["texts"] = texts;
+    return columns;
+}
+
+nb::object stat_paths(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, int n_threads) {
+    std::vector<std::int64_t> nbytes(ends.size()), mtime(ends.size());
+    {
+        const Paths all({paths.c_str(), paths.size()}, to_vector(ends));
+        const nb::gil_scoped_release release;
+        stat_files(all, n_threads, nbytes.data(), mtime.data());
+    }
+    return nb::make_tuple(to_numpy(std::move(nbytes)), to_numpy(std::move(mtime)));
+}
+
+void place_box(std::uintptr_t dst, std::uintptr_t src, int from, int to, const std::vector<std::int64_t> &shape,
+               const std::vector<std::int64_t> &dst_stride, const std::vector<std::int64_t> &src_stride, bool swap) {
+    expect(shape.size() <= kMaxNdim && dst_stride.size() == shape.size() && src_stride.size() == shape.size(),
+           "place: expected one stride per axis on both sides");
+    expect(find_move(to_dtype(from), to_dtype(to)) != nullptr, "place: complex values have no real form");
+    Box box;
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) box.append(shape[axis], src_stride[axis], dst_stride[axis]);
+    simplify(box);
+    const nb::gil_scoped_release release;
+    Placer(to_dtype(from), to_dtype(to))(reinterpret_cast<std::byte *>(dst), reinterpret_cast<const std::byte *>(src), box, swap);
+}
+
+void raise_read_error(const ReadError &error) {
+    const nb::object type = nb::module_::import_("gpuload.errors").attr("ReadError");
+    const nb::object made = type(error.what(), "errno"_a = error.code, "filename"_a = error.path);
+    PyErr_SetObject(type.ptr(), made.ptr());
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // an epoch in progress at exit is no leak
+    nb::register_exception_translator([](const std::exception_ptr &p, void *) {
+        try {
+            std::rethrow_exception(p);
+        } catch (const ReadError &error) {
+            raise_read_error(error);
+        }
+    });
+
+    nb::class_<Files>(m, "Files", "The files of a source: descriptors and maps within bounds.")
+        .def(nb::new_(&make_files), "paths"_a, "ends"_a, "sizes"_a, "max_descriptors"_a, "max_maps"_a)
+        .def("resident_share",
+             [](Files &files, const std::vector<std::pair<std::uint32_t, std::int64_t>> &places) {
+                 for (const auto &place : places) expect(place.first < files.size(), "files: no such file");
+                 const nb::gil_scoped_release release;
+                 return files.resident_share(places);
+             }, "places"_a)
+        .def_prop_ro("open_descriptors", &Files::open_descriptors)
+        .def_prop_ro("kept_maps", &Files::kept_maps)
+        .def_prop_ro("read_nbytes", [](const Files &files) { return files.count.nbytes.load(); })
+        .def_prop_ro("read_requests", [](const Files &files) { return files.count.requests.load(); });
+
+    nb::class_<Catalog>(m, "Catalog", "Where every array lies and how.")
+        .def(nb::new_(&make_catalog), "file"_a, "offset"_a, "shape"_a, "flags"_a, "dtype"_a, "record_nbytes"_a,
+             "element_offset"_a, "sub_shape"_a, "sample_axis"_a, "selected"_a.none())
+        .def_prop_ro("n_items", &Catalog::n_items)
+        .def("locate", [](const Catalog &catalog, std::int64_t item) {
+            expect(item >= 0 && item < catalog.n_items(), "catalog: no such item");
+            const auto [array, row] = catalog.locate(item);
+            return nb::make_tuple(array, row);
+        }, nb::sig("def locate(self, item: int) -> tuple[int, int]"));
+
+    nb::class_<Reader>(m, "Reader", "Windows of items, read from files into batches.")
+        .def(nb::new_(&make_reader), "catalog"_a, "files"_a, "to"_a, "maps"_a, "request_ns"_a, "bytes_per_ns"_a, "max_gap"_a,
+             "max_nbytes"_a)
+        .def("read", &read_item, "item"_a, "to"_a)
+        .def("split", &split_window, "windows"_a, "item"_a);
+
+    nb::class_<Windows>(m, "Windows", "Which box of an item each sample shows.")
+        .def(nb::new_(&make_windows), "kind"_a, "size"_a, "stride"_a, "per_item"_a, "ends"_a.none());
+
+    nb::class_<Epoch>(m, "Epoch", "Which sample stands where in an epoch.")
+        .def(nb::new_(&make_epoch), "seed"_a, "epoch"_a, "shuffle"_a, "block"_a, "blocks_mixed"_a, "n_samples"_a, "first"_a,
+             "rank"_a, "world"_a, "n_local"_a, "batch"_a, "ends"_a.none(), "listed"_a.none(), "listed_crop"_a.none())
+        .def_prop_ro("n_batches", [](const Epoch &epoch) { return epoch.order.n_batches(); })
+        .def("samples", &epoch_samples, "windows"_a, "begin"_a, "end"_a,
+             nb::sig("def samples(self, windows: Windows, begin: int, end: int) -> "
+                     "tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.uint8]]"))
+        .def("starts", &window_starts, "windows"_a, "items"_a, "crops"_a, "shapes"_a);
+
+    nb::class_<BatchMemory>(m, "BatchMemory", "Memory that batches are filled in.")
+        .def(nb::new_(&make_memory), "nbytes"_a, "max_idle"_a, "slabs"_a)
+        .def_prop_ro("n_blocks", &BatchMemory::n_blocks)
+        .def_prop_ro("nbytes", &BatchMemory::nbytes);
+
+    nb::class_<Labels>(m, "Labels", "One row of label bytes per item.").def(nb::new_(&make_labels), "rows"_a, "row_nbytes"_a);
+
+    nb::class_<Workers>(m, "Workers", "Threads that fill batches.")
+        .def(nb::new_([](int n_threads) { return make_process_bound<Workers>(n_threads); }), "n_threads"_a)
+        .def_prop_ro("n_threads", &Workers::n_threads);
+
+    nb::class_<PyRun>(m, "Run", "One epoch in progress.")
+        .def(nb::new_(&make_run), "workers"_a, "reader"_a, "windows"_a, "epoch"_a, "memory"_a, "labels"_a.none(), "columns"_a,
+             "outputs"_a, "depth"_a, "batches_per_claim"_a, "chunks_per_batch"_a, "on_error"_a, "max_errors"_a, "is_slabs"_a)
+        .def("next", &PyRun::next, nb::sig("def next(self) -> list[object] | None"))
+        .def("next_slab", &PyRun::next_slab,
+             nb::sig("def next_slab(self) -> tuple[int, int, list[list[int]]] | None"))
+        .def("release", &PyRun::release, "block"_a)
+        .def("close", [](PyRun &self) {
+            const nb::gil_scoped_release release;
+            self.run->close();
+        })
+        .def("failures", [](const PyRun &self) {
+            nb::list failures;
+            for (const Failure &failure : self.run->failures())
+                failures.append(nb::make_tuple(failure.batch, failure.item, failure.crop, failure.message));
+            return failures;
+        }, nb::sig("def failures(self) -> list[tuple[int, int, int, str]]"))
+        .def_prop_ro("useful_nbytes", [](const PyRun &self) { return self.run->useful_nbytes(); })
+        .def_prop_ro("fill_ns", [](const PyRun &self) { return self.run->fill_ns(); })
+        .def_prop_ro("wait_ns", [](const PyRun &self) { return self.run->wait_ns(); });
+
+    m.def("scan_npy", &scan_npy, "paths"_a, "ends"_a, "n_threads"_a,
+          nb::sig("def scan_npy(paths: bytes, ends: NDArray[numpy.int64], n_threads: int) -> dict[str, object]"),
+          "Headers of NPY files as columns, read on several threads without the GIL.");
+    m.def("stat_paths", &stat_paths, "paths"_a, "ends"_a, "n_threads"_a,
+          nb::sig("def stat_paths(paths: bytes, ends: NDArray[numpy.int64], n_threads: int) -> "
+                  "tuple[NDArray[numpy.int64], NDArray[numpy.int64]]"), "Sizes and modification times; -1 for what is not there.");
+    m.def("philox", &philox_words, "key"_a, "counters"_a);
+    m.def("coalesce", &coalesce_spans, "files"_a, "offsets"_a, "nbytes"_a, "max_gap"_a, "max_nbytes"_a);
+    m.def("place", &place_box, "dst"_a, "src"_a, "from_dtype"_a, "to_dtype"_a, "shape"_a, "dst_stride"_a, "src_stride"_a, "swap"_a);
+}

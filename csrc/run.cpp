@@ -1,0 +1,307 @@
+#include "run.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <thread>
+
+namespace gpuload {
+namespace {
+
+std::int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void pause_briefly() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// How long the consumer watches for a batch before it sleeps: about the cost of being woken.
+constexpr std::int64_t kSpinNs = 20'000;
+
+// Deterministic stand-ins that are tried for a sample that cannot be read.
+constexpr std::uint32_t kMaxReplacements = 16;
+
+}  // namespace
+
+Run::Run(std::shared_ptr<Workers> workers, std::shared_ptr<const Reader> reader, std::shared_ptr<const Windows> windows,
+         std::shared_ptr<const Labels> labels, Order order, u64 key, std::shared_ptr<BatchMemory> memory, Columns columns,
+         RunOptions options)
+    : workers_(std::move(workers)),
+      reader_(std::move(reader)),
+      windows_(std::move(windows)),
+      labels_(std::move(labels)),
+      order_(std::move(order)),
+      key_(key),
+      memory_(std::move(memory)),
+      columns_(columns),
+      options_(options),
+      n_batches_(order_.n_batches()),
+      slots_(static_cast<std::size_t>(options.depth)),
+      stop_at_(n_batches_) {
+    if (reader_->io() == Reader::Io::mmap) install_bus_error_handler();
+    workers_->add(this);
+}
+
+bool Run::claim(Part &part) {
+    if (closed_.load(std::memory_order_relaxed)) return false;
+    const std::int64_t end = std::min(stop_at_.load(), consumed_.load(std::memory_order_seq_cst) + options_.depth);
+    if (next_chunk_ == 0) {
+        std::int64_t last = next_batch_;
+        while (last < end && last < next_batch_ + options_.batches_per_claim) {
+            Slot &claimed = slot(last);
+            try {
+                claimed.filled.block = memory_->take();
+            } catch (...) {
+                fail(last, std::current_exception());
+                break;
+            }
+            if (claimed.filled.block == nullptr) break;
+            claimed.error = nullptr;
+            claimed.chunks_left.store(options_.chunks_per_batch);
+            claimed.state.store(kFilling);
+            if (options_.on_error == OnError::skip)
+                claimed.skipped.assign(static_cast<std::size_t>(order_.batch_end(last) - order_.batch_begin(last)), 0);
+            ++last;
+        }
+        if (last == next_batch_) return false;
+        part = {next_batch_, last, 0};
+    } else {
+        part = {next_batch_, next_batch_ + 1, next_chunk_};
+    }
+    if (++next_chunk_ == options_.chunks_per_batch) {
+        next_chunk_ = 0;
+        next_batch_ = part.last;
+    }
+    return true;
+}
+
+// A batch that failed is handed out as its error; nothing after it is filled.
+void Run::fail(std::int64_t batch, std::exception_ptr error) {
+    const std::lock_guard guard(mutex_);
+    Slot &failed = slot(batch);
+    if (!failed.error) failed.error = std::move(error);
+    if (failed.filled.block == nullptr) failed.state.store(kReady);
+    if (batch + 1 < stop_at_.load()) stop_at_.store(batch + 1);
+    ready_.notify_all();
+}
+
+void Run::execute(const Part &part) noexcept {
+    const std::int64_t begin = now_ns();
+    for (std::int64_t batch = part.first; batch < part.last; ++batch) {
+        try {
+            if (!closed_.load(std::memory_order_relaxed)) fill_chunk(batch, part.chunk);
+        } catch (...) {
+            fail(batch, std::current_exception());
+        }
+        if (slot(batch).chunks_left.fetch_sub(1) == 1) finish(batch);
+    }
+    fill_ns_.fetch_add(now_ns() - begin, std::memory_order_relaxed);
+}
+
+void Run::finish(std::int64_t batch) {
+    Slot &finished = slot(batch);
+    if (options_.on_error == OnError::skip && !finished.error && !closed_.load()) {
+        try {
+            compact(finished);
+        } catch (...) {
+            fail(batch, std::current_exception());
+        }
+    }
+    finished.state.store(kReady, std::memory_order_seq_cst);
+    if (sleeping_.load(std::memory_order_seq_cst) && batch == consumed_.load()) {
+        const std::lock_guard guard(mutex_);
+        ready_.notify_all();
+    }
+}
+
+bool Run::next(Filled &filled, std::int64_t timeout_ns) {
+    const std::int64_t batch = consumed_.load(std::memory_order_relaxed);
+    if (closed_.load() || batch >= std::min(n_batches_, stop_at_.load())) {
+        filled.block = nullptr;
+        return true;
+    }
+    Slot &wanted = slot(batch);
+    if (wanted.state.load(std::memory_order_acquire) != kReady) {
+        const std::int64_t begin = now_ns(), spin_until = begin + std::min(kSpinNs, timeout_ns);
+        while (wanted.state.load(std::memory_order_acquire) != kReady && now_ns() < spin_until)
+            for (int i = 0; i < 16; ++i) pause_briefly();
+        bool ready = wanted.state.load(std::memory_order_acquire) == kReady;
+        if (!ready) {
+            std::unique_lock lock(mutex_);
+            sleeping_.store(true, std::memory_order_seq_cst);
+            ready = ready_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                                    [&] { return wanted.state.load(std::memory_order_seq_cst) == kReady; });
+            sleeping_.store(false, std::memory_order_relaxed);
+        }
+        wait_ns_ += now_ns() - begin;
+        if (!ready) return false;
+    }
+    if (wanted.error) {
+        const std::exception_ptr error = wanted.error;
+        close();
+        std::rethrow_exception(error);
+    }
+    {
+        const std::lock_guard guard(mutex_);  // close() may be called by another thread
+        filled = wanted.filled;
+        wanted.filled.block = nullptr;
+        wanted.state.store(kFree, std::memory_order_relaxed);
+    }
+    if (filled.block == nullptr) return true;
+    consumed_.store(batch + 1, std::memory_order_seq_cst);
+    // Several small batches per wake-up: waking a thread takes as long as filling one.
+    const std::int64_t wake_every = std::max(1, options_.depth / 2);
+    if (options_.depth < 4 || (batch + 1) % wake_every == 0 || batch + 1 >= n_batches_) workers_->wake();
+    return true;
+}
+
+void Run::close() {
+    if (process().is_other()) return;  // the threads and their locks stayed in the parent
+    if (closed_.exchange(true)) return;
+    workers_->remove(this);
+    const std::lock_guard guard(mutex_);
+    for (Slot &left : slots_) {
+        if (left.filled.block != nullptr) left.filled.block->drop_reference();
+        left.filled.block = nullptr;
+    }
+}
+
+std::vector<Failure> Run::failures() const {
+    const std::lock_guard guard(mutex_);
+    return failures_;
+}
+
+void Run::resolve(const Sample &sample, Piece &piece) const {
+    piece.view = reader_->catalog().view(sample.item);
+    windows_->starts(key_, sample.item, sample.crop, piece.view.ndim, piece.view.shape, piece.start);
+    for (int axis = 0; axis < piece.view.ndim; ++axis) piece.extent[axis] = windows_->extent(axis, piece.view.shape);
+}
+
+std::int64_t Run::sample_nbytes(const Sample &sample, std::int64_t *extent) const {
+    const View view = reader_->catalog().view(sample.item);
+    auto nbytes = static_cast<std::int64_t>(reader_->to_nbytes());
+    for (int axis = 0; axis < view.ndim; ++axis) nbytes *= extent[axis] = windows_->extent(axis, view.shape);
+    return nbytes;
+}
+
+void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
+    Slot &filling = slot(batch);
+    const std::int64_t begin = order_.batch_begin(batch), n = order_.batch_end(batch) - begin;
+    const std::int64_t first = n * chunk / options_.chunks_per_batch, last = n * (chunk + 1) / options_.chunks_per_batch;
+    if (chunk == 0) {
+        filling.filled.n = n;
+        filling.filled.ndim = reader_->catalog().item_ndim();
+    }
+    if (first == last) return;
+    thread_local std::vector<Sample> samples;
+    samples.clear();
+    const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
+    for (std::int64_t j = first; j < last; ++j) samples.push_back(order_.at(begin + j, locate));
+
+    std::int64_t extent[kMaxNdim];
+    const std::int64_t nbytes = sample_nbytes(samples.front(), extent);
+    if (first == 0) std::copy(extent, extent + filling.filled.ndim, filling.filled.extent);
+    std::byte *data = filling.filled.block->data;
+    std::byte *x = data + columns_.x + first * nbytes;
+    try {
+        reader_->fill(samples.size(), [&](std::size_t i, Piece &piece) {
+            resolve(samples[i], piece);
+            piece.dst = x + static_cast<std::int64_t>(i) * nbytes;
+        });
+    } catch (const ReadError &) {
+        if (options_.on_error == OnError::raise) throw;
+        fill_one_by_one(batch, samples, first, nbytes);
+    }
+    write_columns(samples, first, data);
+    const auto from = static_cast<std::int64_t>(reader_->from_nbytes()), to = static_cast<std::int64_t>(reader_->to_nbytes());
+    useful_nbytes_.fetch_add((last - first) * nbytes / to * from, std::memory_order_relaxed);
+}
+
+// Find the samples that cannot be read, and leave them out or put others in their place.
+void Run::fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t nbytes) {
+    Slot &filling = slot(batch);
+    const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+        std::byte *dst = filling.filled.block->data + columns_.x + (first + static_cast<std::int64_t>(i)) * nbytes;
+        const Sample wanted = samples[i];
+        for (std::uint32_t tries = 0;; ++tries) {
+            try {
+                reader_->fill(1, [&](std::size_t, Piece &piece) {
+                    resolve(samples[i], piece);
+                    piece.dst = dst;
+                });
+                break;
+            } catch (const ReadError &error) {
+                const std::lock_guard guard(mutex_);
+                failures_.push_back({batch, samples[i].item, samples[i].crop, error.what()});
+                if (options_.max_errors >= 0 && static_cast<std::int64_t>(failures_.size()) > options_.max_errors) throw;
+                if (options_.on_error == OnError::replace && tries == kMaxReplacements) throw;
+            }
+            if (options_.on_error == OnError::skip) {
+                filling.skipped[static_cast<std::size_t>(first) + i] = 1;
+                break;
+            }
+            const u64 word = draw(key_, static_cast<u64>(wanted.item), wanted.crop, kReplace, tries).low();
+            samples[i] = order_.stand_in(word, locate);
+            samples[i].valid = wanted.valid;
+        }
+    }
+}
+
+void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const {
+    const auto put = [&](std::int64_t column, std::int64_t row, std::int64_t value) {
+        std::memcpy(data + column + row * 8, &value, 8);
+    };
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+        const Sample &sample = samples[i];
+        const std::int64_t row = first + static_cast<std::int64_t>(i);
+        if (columns_.label >= 0) {
+            const std::size_t nbytes = labels_->row_nbytes;
+            std::byte *to = data + columns_.label + row * static_cast<std::int64_t>(nbytes);
+            const std::byte *from = labels_->bytes.data() + static_cast<std::size_t>(sample.item) * nbytes;
+            if (nbytes == 8) std::memcpy(to, from, 8);
+            else std::memcpy(to, from, nbytes);
+        }
+        if (columns_.index >= 0) put(columns_.index, row, sample.item);
+        if (columns_.crop >= 0) put(columns_.crop, row, sample.crop);
+        if (columns_.valid >= 0) data[columns_.valid + row] = static_cast<std::byte>(sample.valid);
+        if (columns_.start >= 0) {
+            Piece piece;
+            resolve(sample, piece);
+            for (int axis = 0; axis < piece.view.ndim; ++axis)
+                put(columns_.start, row * piece.view.ndim + axis, piece.start[axis]);
+        }
+    }
+}
+
+// Close the gaps of skipped samples in every column.
+void Run::compact(Slot &slot) const {
+    Filled &filled = slot.filled;
+    auto x_nbytes = static_cast<std::int64_t>(reader_->to_nbytes());
+    for (int axis = 0; axis < filled.ndim; ++axis) x_nbytes *= filled.extent[axis];
+    const std::pair<std::int64_t, std::int64_t> rows[] = {
+        {columns_.x, x_nbytes}, {columns_.label, labels_ ? static_cast<std::int64_t>(labels_->row_nbytes) : 0},
+        {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * filled.ndim}, {columns_.valid, 1}};
+    std::int64_t kept = 0;
+    for (std::int64_t row = 0; row < filled.n; ++row) {
+        if (slot.skipped[static_cast<std::size_t>(row)]) continue;
+        if (kept != row)
+            for (const auto &[column, nbytes] : rows)
+                if (column >= 0)
+                    std::memcpy(filled.block->data + column + kept * nbytes, filled.block->data + column + row * nbytes,
+                                static_cast<std::size_t>(nbytes));
+        ++kept;
+    }
+    if (kept == 0 && filled.n > 0) {
+        const std::lock_guard guard(mutex_);
+        throw ReadError(0, "batch", "expected at least one readable sample of " + std::to_string(filled.n) + ", got none; last: " +
+                                        (failures_.empty() ? "" : failures_.back().message));
+    }
+    filled.n = kept;
+}
+
+}  // namespace gpuload

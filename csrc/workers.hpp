@@ -1,0 +1,67 @@
+// Threads that work for whoever has something to do.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "fork.hpp"
+
+namespace gpuload {
+
+// Something that can be done in parts. `claim` is called by one thread at a time; it takes the next part or
+// says that there is none now. `execute` does a part; it is called by many threads and never throws.
+class Work {
+  public:
+    struct Part {
+        std::int64_t first, last, chunk;
+    };
+
+    virtual ~Work() = default;
+    virtual bool claim(Part &part) = 0;
+    virtual void execute(const Part &part) noexcept = 0;
+
+  private:
+    friend class Workers;
+    int active_ = 0;  // threads in execute; guarded by the mutex of the workers
+};
+
+class Workers {
+  public:
+    explicit Workers(int n_threads);
+    ~Workers();  // not for the owner of a Work that is still added
+    Workers(const Workers &) = delete;
+    Workers &operator=(const Workers &) = delete;
+
+    void add(Work *work);
+    // Returns when no thread is in `work` any more, and none will be.
+    void remove(Work *work);
+
+    // There may be something to claim again. Cheap when all threads are busy.
+    void wake() {
+        if (idle_.load(std::memory_order_seq_cst) > 0) wake_idle();
+    }
+
+    std::size_t n_threads() const { return threads_.size(); }
+    const Process &process() const { return process_; }
+
+  private:
+    void loop();
+    void wake_idle();
+
+    Process process_;
+    std::mutex mutex_;
+    std::condition_variable more_, left_;
+    std::list<Work *> works_;
+    std::atomic<int> idle_{0};
+    std::uint64_t wakes_ = 0;
+    bool stop_ = false;
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace gpuload

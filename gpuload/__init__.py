@@ -1,0 +1,34 @@
+"""gpuload: batches of windows of large arrays for PyTorch, read and cut by native threads."""
+
+from importlib.metadata import version
+
+from gpuload.errors import (
+    DeviceError,
+    FormatError,
+    GpuloadError,
+    MissingError,
+    ReadError,
+    UnsupportedDtypeError,
+)
+from gpuload.loader import DataLoader
+from gpuload.sources import Source, open
+from gpuload.stats import Stats
+from gpuload.window import CenterCrop, GridCrop, RandomCrop
+
+__version__ = version("gpuload")
+
+__all__ = [
+    "CenterCrop",
+    "DataLoader",
+    "DeviceError",
+    "FormatError",
+    "GpuloadError",
+    "GridCrop",
+    "MissingError",
+    "RandomCrop",
+    "ReadError",
+    "Source",
+    "Stats",
+    "UnsupportedDtypeError",
+    "open",
+]

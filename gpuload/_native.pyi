@@ -1,0 +1,123 @@
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+class Files:
+    """The files of a source: descriptors and maps within bounds."""
+
+    def __init__(self, paths: bytes, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], max_descriptors: int, max_maps: int) -> None: ...
+
+    def resident_share(self, places: Sequence[tuple[int, int]]) -> float: ...
+
+    @property
+    def open_descriptors(self) -> int: ...
+
+    @property
+    def kept_maps(self) -> int: ...
+
+    @property
+    def read_nbytes(self) -> int: ...
+
+    @property
+    def read_requests(self) -> int: ...
+
+class Catalog:
+    """Where every array lies and how."""
+
+    def __init__(self, file: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], shape: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], flags: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: int, record_nbytes: int, element_offset: int, sub_shape: Sequence[int], sample_axis: int, selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None: ...
+
+    @property
+    def n_items(self) -> int: ...
+
+    def locate(self, item: int) -> tuple[int, int]: ...
+
+class Reader:
+    """Windows of items, read from files into batches."""
+
+    def __init__(self, catalog: Catalog, files: Files, to: int, maps: bool, request_ns: float, bytes_per_ns: float, max_gap: int, max_nbytes: int) -> None: ...
+
+    def read(self, item: int, to: int) -> object: ...
+
+    def split(self, windows: Windows, item: int) -> tuple[int, int]: ...
+
+class Windows:
+    """Which box of an item each sample shows."""
+
+    def __init__(self, kind: int, size: Sequence[int], stride: Sequence[int], per_item: int, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None: ...
+
+class Epoch:
+    """Which sample stands where in an epoch."""
+
+    def __init__(self, seed: int, epoch: int, shuffle: int, block: int, blocks_mixed: int, n_samples: int, first: int, rank: int, world: int, n_local: int, batch: int, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, listed: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, listed_crop: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None: ...
+
+    @property
+    def n_batches(self) -> int: ...
+
+    def samples(self, windows: Windows, begin: int, end: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.uint8]]: ...
+
+    def starts(self, windows: Windows, items: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], shapes: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> object: ...
+
+class BatchMemory:
+    """Memory that batches are filled in."""
+
+    def __init__(self, nbytes: int, max_idle: int, slabs: Sequence[int]) -> None: ...
+
+    @property
+    def n_blocks(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+class Labels:
+    """One row of label bytes per item."""
+
+    def __init__(self, rows: bytes, row_nbytes: int) -> None: ...
+
+class Workers:
+    """Threads that fill batches."""
+
+    def __init__(self, n_threads: int) -> None: ...
+
+    @property
+    def n_threads(self) -> int: ...
+
+class Run:
+    """One epoch in progress."""
+
+    def __init__(self, workers: Workers, reader: Reader, windows: Windows, epoch: Epoch, memory: BatchMemory, labels: Labels | None, columns: Sequence[int], outputs: Sequence[tuple[int, int, Sequence[int] | None]], depth: int, batches_per_claim: int, chunks_per_batch: int, on_error: int, max_errors: int, is_slabs: bool) -> None: ...
+
+    def next(self) -> list[object] | None: ...
+
+    def next_slab(self) -> tuple[int, int, list[list[int]]] | None: ...
+
+    def release(self, block: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def failures(self) -> list[tuple[int, int, int, str]]: ...
+
+    @property
+    def useful_nbytes(self) -> int: ...
+
+    @property
+    def fill_ns(self) -> int: ...
+
+    @property
+    def wait_ns(self) -> int: ...
+
+def scan_npy(paths: bytes, ends: NDArray[numpy.int64], n_threads: int) -> dict[str, object]:
+    """
+    Headers of NPY files as columns, read on several threads without the GIL.
+    """
+
+def stat_paths(paths: bytes, ends: NDArray[numpy.int64], n_threads: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Sizes and modification times; -1 for what is not there."""
+
+def philox(key: int, counters: Annotated[NDArray[numpy.uint32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> object: ...
+
+def coalesce(files: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], nbytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], max_gap: int, max_nbytes: int) -> object: ...
+
+def place(dst: int, src: int, from_dtype: int, to_dtype: int, shape: Sequence[int], dst_stride: Sequence[int], src_stride: Sequence[int], swap: bool) -> None: ...

@@ -1,0 +1,189 @@
+"""Which samples make which batch: a pure function of seed, epoch, rank and world. No I/O here.
+
+The permutation and the crops themselves are drawn natively (kernels/random.h); this module decides
+how many
+samples and batches each rank has, and where an epoch goes on after a resume.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuload import _native
+from gpuload.catalog import Ints
+
+# Kinds of csrc/order.hpp.
+_SHUFFLES = {False: 0, True: 1, "block": 2}
+
+# shuffle="block" mixes this many blocks of neighbouring samples at a time.
+BLOCKS_MIXED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How an epoch is dealt out: samples and batches of this rank, and the total that all see.
+
+    Positions of the ranks interleave: position i of rank r is `first + i * world + r`. `ends` lists
+    the local end of each batch where batches are not all of `batch_size` samples. `seen` lists what
+    all ranks together have seen after each batch where that does not follow from the above.
+    """
+
+    n_samples: int
+    first: int
+    rank: int
+    world: int
+    n_local: int
+    batch_size: int
+    ends: Ints | None = None
+    seen: Ints | None = None
+
+    @property
+    def n_batches(self) -> int:
+        return (
+            len(self.ends) if self.ends is not None else math.ceil(self.n_local / self.batch_size)
+        )
+
+    def handed_out(self, n_batches: int) -> int:
+        """Samples of the epoch that all ranks have seen after this many batches each, repeats not
+        counted."""
+        if self.seen is not None:
+            return int(self.seen[n_batches])
+        local = min(n_batches * self.batch_size, self.n_local)
+        if self.ends is not None and n_batches > 0:
+            local = int(self.ends[n_batches - 1])
+        return min(self.first + local * self.world, self.n_samples)
+
+
+def share(
+    n_samples: int,
+    *,
+    first: int,
+    batch_size: int,
+    drop_last: bool,
+    rank: int,
+    world: int,
+    even: str,
+) -> Shares:
+    """Deal samples [first, n_samples) of an epoch out to `world` ranks.
+
+    Every rank gets the same number of batches. `even` says how: "pad" repeats samples from the
+    start of the epoch's order, "drop" leaves up to world - 1 samples out, "exact" gives each sample
+    to one rank once.
+
+    Raises:
+        ValueError: "exact" cannot be had: a rank would have a batch without samples.
+    """
+    left = n_samples - first
+    n_local = left // world if even == "drop" else math.ceil(left / world)
+    if drop_last:
+        n_local -= n_local % batch_size
+    ends = None
+    if even == "exact" and left % world and rank >= left % world and not drop_last:
+        n_batches, n_local = math.ceil(n_local / batch_size), left // world
+        if n_local < n_batches:
+            raise ValueError(
+                f'even: expected "pad" or "drop" for {left} samples on {world} ranks with '
+                "batch_size "
+                f'{batch_size}, got "exact"; a rank would have a batch without samples'
+            )
+        if (
+            math.ceil(n_local / batch_size) < n_batches
+        ):  # the last batch takes one sample of the one before
+            ends = np.minimum(np.arange(1, n_batches + 1) * batch_size, n_local).astype(np.int64)
+            ends[-2] -= 1
+    elif even == "exact" and drop_last:
+        n_local = (left // world) // batch_size * batch_size
+    return Shares(n_samples, first, rank, world, n_local, batch_size, ends)
+
+
+def share_batches(
+    sizes: Ints, *, first: int, rank: int, world: int, even: str
+) -> tuple[Shares, Ints]:
+    """Deal the batches of a batch sampler, whole: after sample `first`, rank r gets batches r, r +
+    world, ...
+
+    Args:
+        sizes: samples of each batch, none of them 0.
+
+    Returns:
+        The shares, over the samples of this rank's batches alone, and the numbers of these batches.
+
+    Raises:
+        ValueError: batches cannot be dealt evenly ("exact"), or a rank would have none.
+    """
+    ends = np.cumsum(sizes)
+    start = int(np.searchsorted(ends, first, side="right"))
+    left = len(sizes) - start
+    n_local = left // world if even == "drop" else math.ceil(left / world)
+    numbers = start + np.arange(n_local) * world + rank
+    real = numbers[numbers < len(sizes)]
+    if (even == "exact" and left % world) or (n_local and not len(real)):
+        raise ValueError(
+            f"even: expected a number of batches that {world} ranks can share, got {left} and "
+            f'even="{even}"; '
+            'pass even="drop"'
+        )
+    local = np.concatenate((sizes[real], sizes[real][: n_local - len(real)]))
+    seen = np.minimum(start + np.arange(n_local + 1) * world, len(sizes))
+    shares = Shares(
+        n_samples=int(sizes[real].sum()),
+        first=0,
+        rank=0,
+        world=1,
+        n_local=int(local.sum()),
+        batch_size=1,
+        ends=np.cumsum(local),
+        seen=np.concatenate(([0], ends))[seen],
+    )
+    return shares, real
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Samples that a sampler named: items, and which crop of the item each one is."""
+
+    items: Ints
+    crops: np.ndarray[tuple[int], np.dtype[np.uint32]]
+
+
+def list_samples(items: Ints, per_item: int) -> Listed:
+    """`per_item` crops of each item named. An item named again gets other crops than before."""
+    order = np.argsort(items, kind="stable")
+    ranked = items[order]
+    new = np.flatnonzero(np.diff(ranked, prepend=-1))
+    times = np.empty(len(items), np.int64)  # how often the item was named before
+    times[order] = np.arange(len(items)) - np.repeat(new, np.diff(new, append=len(items)))
+    crops = (times[:, None] * per_item + np.arange(per_item)).astype(np.uint32)
+    return Listed(np.repeat(items, per_item).astype(np.int64), crops.reshape(-1))
+
+
+def native_epoch(
+    shares: Shares,
+    *,
+    seed: int,
+    epoch: int,
+    shuffle: bool | str,
+    block: int,
+    listed: Listed | None,
+) -> _native.Epoch:
+    """The order of one epoch for the native code. `block` is the samples in a block of
+    shuffle="block"."""
+    return _native.Epoch(
+        seed % 2**64,
+        epoch,
+        _SHUFFLES[shuffle] if listed is None else 0,
+        block,
+        BLOCKS_MIXED,
+        shares.n_samples,
+        shares.first,
+        shares.rank,
+        shares.world,
+        shares.n_local,
+        shares.batch_size,
+        shares.ends,
+        None if listed is None else listed.items,
+        None if listed is None else listed.crops,
+    )

@@ -1,0 +1,1 @@
+"""Readers: what brings the bytes of windows from where they lie to a batch."""

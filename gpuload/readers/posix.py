@@ -1,0 +1,131 @@
+"""Files by positioned reads or kept maps: look at what the files lie on, then make a native reader.
+
+Looking costs at most 32 probes of the page cache and, where something is not in it, eight small
+reads. Nothing
+here imports CUDA, CuPy or kvikio.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuload import _native, system
+from gpuload.catalog import Catalog
+from gpuload.dtypes import Dtype
+from gpuload.plan import Facts, IoPlan
+
+_PROBES = 32
+# What a warm read costs on common machines, used where nothing needs to be measured.
+_WARM_REQUEST_NS, _WARM_BYTES_PER_NS = 1_000.0, 8.0
+_SMALL, _LARGE = 4 << 10, 64 << 10
+
+Place = tuple[int, int]  # file, byte
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """The native set of files of a source, with the bounds it keeps."""
+
+    native: _native.Files
+    max_maps: int
+    max_descriptors: int
+
+
+def open_files(catalog: Catalog) -> OpenFiles:
+    """Make the set of files; none is opened yet.
+
+    Half of the descriptors that the process may have are left to others, and half of its maps.
+    """
+    max_descriptors = max(4, min(system.descriptor_limit() // 4, 4096))
+    max_maps = system.map_limit() // 2
+    files = _native.Files(
+        catalog.paths.blob, catalog.paths.ends, catalog.sizes, max_descriptors, max_maps
+    )
+    return OpenFiles(files, max_maps, max_descriptors)
+
+
+def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
+    """Find out what the files lie on, whether the page cache holds them, and what a read costs."""
+    places = _places(catalog)
+    first = catalog.paths[places[0][0]] if places else os.curdir
+    name = system.file_system(first)
+    network, memory = system.is_network(name), name in system.MEMORY
+    share = -1.0 if network or not places else files.native.resident_share(places)
+    resident = None if share < 0 else share
+    request_ns, bytes_per_ns = _WARM_REQUEST_NS, _WARM_BYTES_PER_NS
+    if not memory and (resident is None or resident < 1):
+        request_ns, bytes_per_ns = _measure(catalog, places)
+    return Facts(
+        file_system=name,
+        is_network=network,
+        is_memory=memory,
+        resident=resident,
+        request_ns=request_ns,
+        bytes_per_ns=bytes_per_ns,
+        n_files=len(catalog.paths),
+        max_maps=files.max_maps,
+        cores=system.cores(),
+    )
+
+
+def _places(catalog: Catalog) -> list[Place]:
+    """Some bytes of the arrays in use, spread over files and within them: the same ones each
+    time."""
+    used = catalog.used_arrays
+    if not len(used):
+        return []
+    n = min(_PROBES, max(4, len(used)))
+    arrays = used[np.linspace(0, len(used) - 1, n).astype(np.int64)]
+    within = (np.arange(n) * 0.618034) % 1.0
+    offsets = catalog.offset[arrays]
+    sizes = catalog.sizes[catalog.file[arrays]]
+    at = offsets + (within * np.maximum(sizes - offsets, 0)).astype(np.int64)
+    return [(int(f), int(o)) for f, o in zip(catalog.file[arrays], at, strict=True)]
+
+
+def _measure(catalog: Catalog, places: list[Place]) -> tuple[float, float]:
+    """Nanoseconds per request and bytes per nanosecond, from four small and four larger reads.
+
+    Reads lie where windows may lie, with read-ahead off; 272 KiB in all.
+    """
+    timed: dict[int, list[float]] = {_SMALL: [], _LARGE: []}
+    for i, (file, offset) in enumerate(places[:8]):
+        nbytes = _LARGE if i % 2 else _SMALL
+        path = catalog.paths[file]
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # the reader will say what is wrong when the file is wanted
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            start = time.perf_counter_ns()
+            got = len(os.pread(descriptor, nbytes, offset - offset % 4096))
+            if got == nbytes:
+                timed[nbytes].append(time.perf_counter_ns() - start)
+        finally:
+            os.close(descriptor)
+    if not all(timed.values()):
+        return _WARM_REQUEST_NS, _WARM_BYTES_PER_NS
+    small, large = (float(np.median(timed[n])) for n in (_SMALL, _LARGE))
+    per_ns = (_LARGE - _SMALL) / max(large - small, 1.0)
+    per_ns = min(max(per_ns, 0.05), 50.0)
+    return min(max(small - _SMALL / per_ns, 500.0), 5e6), per_ns
+
+
+def make_reader(catalog: Catalog, files: OpenFiles, to: Dtype, plan: IoPlan) -> _native.Reader:
+    """A native reader that follows the plan. It keeps descriptors and maps until it and `files` are
+    gone."""
+    return _native.Reader(
+        catalog.native(),
+        files.native,
+        to.number,
+        plan.io == "mmap",
+        plan.request_ns,
+        plan.bytes_per_ns,
+        plan.max_gap,
+        plan.max_nbytes,
+    )

@@ -1,0 +1,110 @@
+"""open(): from what the user names to a Source. Only headers are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from gpuload import dtypes
+from gpuload.catalog import Paths
+from gpuload.errors import FormatError
+from gpuload.sources import npy
+from gpuload.sources.folder import Where, find
+from gpuload.sources.headers import read_headers
+from gpuload.sources.source import Labels, Source, make_labels
+from gpuload.system import descriptor_limit
+
+__all__ = ["Source", "open"]
+
+# Header reads wait for the disk, not for the processor.
+_SCAN_THREADS = 16
+
+
+def open(
+    where: Where,
+    *,
+    member: str | None = None,
+    labels: Labels = "auto",
+    sample_axis: int | None = None,
+    dtype: object = None,
+    index: str | os.PathLike[str] | None = None,
+    on_error: str = "raise",
+) -> Source:
+    """Describe the arrays of NPY files without loading them.
+
+    Headers are read on native threads and checked against the files' sizes; nothing is unpickled.
+
+    Args:
+        where: a .npy file, a folder of them, a folder of class folders, a glob, or a list of those.
+        member: the field of a structured dtype to read: "b", or "a.b" for a nested one.
+        labels: "auto": class folders give their number, in text order. None: no labels. Or one row
+            per item, or a function of the path. Whole numbers are delivered as int64.
+        sample_axis: 0 makes each row of each file an item; files may have different numbers of
+            rows.
+        dtype: "bfloat16" says what two-byte void elements stand for. To cast, use DataLoader.
+        index: a file that keeps the headers for the next start, by path, size and modification
+            time;
+            "auto" for one in the user's cache folder ($GPULOAD_CACHE_DIR, $XDG_CACHE_HOME).
+        on_error: "raise", or "skip" to leave unreadable files out and list them in `source.errors`.
+
+    Raises:
+        MissingError: nothing is there.
+        FormatError: a file is not as its header, its neighbours or its format say.
+        UnsupportedDtypeError: objects, text, dates or long doubles.
+        ReadError: a file cannot be read.
+        TypeError, ValueError: an argument is not one of those above.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error: expected "raise" or "skip", got {on_error!r}')
+    if sample_axis is not None and (isinstance(sample_axis, bool) or sample_axis < 0):
+        raise ValueError(f"sample_axis: expected None or an axis, 0 or more, got {sample_axis!r}")
+    element = None if dtype is None else dtypes.parse(dtype, "dtype")
+    found = find(where, use_classes=isinstance(labels, str) and labels == "auto")
+    paths = Paths.of(found.paths)
+    threads = max(1, min(_SCAN_THREADS, descriptor_limit() // 8))
+    headers = read_headers(
+        paths,
+        index=_index_path(index, where),
+        scan=lambda some: npy.scan(some, threads=threads),
+        threads=threads,
+    )
+    catalog, rows, errors = npy.read_catalog(
+        headers, member=member, dtype=element, sample_axis=sample_axis, on_error=on_error
+    )
+    if len(catalog) == 0:
+        raise FormatError(
+            f"{catalog.paths[0]}: expected at least one row along sample_axis {sample_axis} in "
+            f"{len(catalog.paths)} files, got none"
+        )
+    classes = found.classes
+    return Source(
+        catalog,
+        labels=make_labels(
+            labels,
+            class_numbers=found.class_numbers,
+            paths=catalog.paths,
+            rows=rows,
+            n_items=len(catalog),
+            array_of_item=catalog.array_of(np.arange(len(catalog), dtype=np.int64)),
+        ),
+        classes=classes,
+        errors=errors,
+    )
+
+
+def _index_path(index: str | os.PathLike[str] | None, where: Where) -> Path | None:
+    if index is None:
+        return None
+    if index != "auto":
+        return Path(index)
+    parts = where if isinstance(where, list | tuple) else [where]
+    named = "\0".join(
+        os.path.abspath(os.fspath(part)) for part in parts if not isinstance(part, list | tuple)
+    )
+    cache = os.environ.get("GPULOAD_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gpuload"
+    )
+    return Path(cache, "index", hashlib.sha256(named.encode()).hexdigest()[:24] + ".npz")

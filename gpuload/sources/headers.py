@@ -1,0 +1,151 @@
+"""Headers of many files as columns, and the index that saves them from being read again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload import _native
+from gpuload.catalog import Ints, Paths
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """One row per file. `texts` holds the raw header of files that the native parser leaves to
+    Python."""
+
+    paths: Paths
+    status: npt.NDArray[np.int32]
+    error: npt.NDArray[np.int32]
+    version: npt.NDArray[np.int32]
+    ndim: npt.NDArray[np.int32]
+    nbytes: Ints
+    mtime_ns: Ints
+    offset: Ints
+    shape: Ints
+    fortran: npt.NDArray[np.uint8]
+    descr: npt.NDArray[np.uint8]
+    texts: dict[int, bytes]
+
+
+def read_headers(
+    paths: Paths, *, index: Path | None, scan: Callable[[Paths], Headers], threads: int
+) -> Headers:
+    """Headers of these files: from the index where path, size and mtime are as saved, else by
+    `scan`.
+
+    A changed index is written back, atomically. One that cannot be read is left out of account,
+    with a
+    warning.
+    """
+    saved = load_index(index) if index is not None else None
+    headers = scan(paths) if saved is None else _reuse(saved, paths, scan, threads)
+    if index is not None and headers is not saved:
+        save_index(index, headers)
+    return headers
+
+
+def _reuse(saved: Headers, paths: Paths, scan: Callable[[Paths], Headers], threads: int) -> Headers:
+    nbytes, mtime_ns = _native.stat_paths(paths.blob, paths.ends, threads)
+    same_paths = saved.paths.blob == paths.blob and np.array_equal(saved.paths.ends, paths.ends)
+    if same_paths:
+        rows = np.arange(len(paths))
+    else:
+        row_of = {path: row for row, path in enumerate(saved.paths)}
+        rows = np.array([row_of.get(path, -1) for path in paths], np.int64)
+    fresh = (rows >= 0) & (saved.nbytes[rows] == nbytes) & (saved.mtime_ns[rows] == mtime_ns)
+    fresh &= saved.status[rows] <= 1  # files that were bad are looked at again
+    if same_paths and fresh.all():
+        return saved
+    stale = np.flatnonzero(~fresh)
+    kept = _take(saved, rows, paths)
+    return _put(kept, stale, scan(paths.take(stale))) if len(stale) else kept
+
+
+def _take(headers: Headers, rows: Ints, paths: Paths) -> Headers:
+    columns: dict[str, Any] = {name: getattr(headers, name)[rows] for name in _COLUMNS}
+    texts = {
+        to: headers.texts[int(row)] for to, row in enumerate(rows) if int(row) in headers.texts
+    }
+    return Headers(paths=paths, texts=texts, **columns)
+
+
+def _put(headers: Headers, rows: Ints, new: Headers) -> Headers:
+    """`headers` with these rows replaced."""
+    width = max(headers.shape.shape[1], new.shape.shape[1])
+    columns: dict[str, Any] = {}
+    for name in _COLUMNS:
+        old, add = getattr(headers, name), getattr(new, name)
+        if name == "shape":
+            old, add = (np.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in (old, add))
+        columns[name] = old.copy()
+        columns[name][rows] = add
+    replaced = set(rows.tolist())
+    texts = {row: text for row, text in headers.texts.items() if row not in replaced}
+    texts |= {int(rows[row]): text for row, text in new.texts.items()}
+    return Headers(paths=headers.paths, texts=texts, **columns)
+
+
+_COLUMNS = [f.name for f in fields(Headers) if f.name not in ("paths", "texts")]
+
+
+def save_index(index: Path, headers: Headers) -> None:
+    """Write an index file: NPZ without pickle, under a temporary name that is then renamed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    index.parent.mkdir(parents=True, exist_ok=True)
+    texts = headers.texts
+    columns = {name: getattr(headers, name) for name in _COLUMNS}
+    columns["schema"] = np.int64(_SCHEMA)
+    columns["path_bytes"] = np.frombuffer(headers.paths.blob, np.uint8)
+    columns["path_ends"] = headers.paths.ends
+    columns["text_rows"] = np.array(list(texts), np.int64)
+    columns["text_ends"] = np.cumsum([len(t) for t in texts.values()], dtype=np.int64)
+    columns["text_bytes"] = np.frombuffer(b"".join(texts.values()), np.uint8)
+    handle, name = tempfile.mkstemp(dir=index.parent, prefix=f".{index.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **columns)
+        os.replace(name, index)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def load_index(index: Path) -> Headers | None:
+    """The headers of an index file; None when there is none, or none that can be used."""
+    try:
+        with np.load(index, allow_pickle=False) as saved:
+            if int(saved["schema"]) != _SCHEMA:
+                return None
+            text_bytes, ends = saved["text_bytes"].tobytes(), saved["text_ends"]
+            begins = np.concatenate(([0], ends[:-1])) if len(ends) else ends
+            texts = {
+                int(row): text_bytes[begin:end]
+                for row, begin, end in zip(saved["text_rows"], begins, ends, strict=True)
+            }
+            paths = Paths(saved["path_bytes"].tobytes(), saved["path_ends"])
+            columns: dict[str, Any] = {name: saved[name] for name in _COLUMNS}
+            headers = Headers(paths=paths, texts=texts, **columns)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        warnings.warn(
+            f"{index}: expected a saved index, got {error}; reading all headers again", stacklevel=4
+        )
+        return None
+    lengths = {len(getattr(headers, name)) for name in _COLUMNS}
+    return headers if lengths == {len(headers.paths)} else None

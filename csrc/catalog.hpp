@@ -16,6 +16,7 @@ struct View {
     bool swap;  // the other byte order
     int ndim;
     std::int64_t offset;
+    std::int64_t row_stride;  // from one item of the array to the next, with a sample axis
     std::int64_t shape[kMaxNdim];
     std::int64_t stride[kMaxNdim];
 };
@@ -60,9 +61,28 @@ class Catalog {
         return {array, item - (array == 0 ? 0 : row_ends[static_cast<std::size_t>(array - 1)])};
     }
 
+    // Whether all items have one shape, order and byte order, so that their views differ in file and offset alone.
+    bool is_uniform() const {
+        if (n_arrays() == 0) return true;
+        const int first = sample_axis == 0 && !(flags[0] & kFortran) ? 1 : 0;  // rows of C order: any number of them
+        for (std::int64_t array = 1; array < n_arrays(); ++array) {
+            const std::int64_t *dims = &shape[static_cast<std::size_t>(array * ndim)];
+            if (flags[static_cast<std::size_t>(array)] != flags[0] || !std::equal(dims + first, dims + ndim, &shape[static_cast<std::size_t>(first)]))
+                return false;
+        }
+        return true;
+    }
+
     // Axes of an item.
     int item_ndim() const {
         return ndim - (sample_axis >= 0) + static_cast<int>(element.sub_shape.size());
+    }
+
+    // First byte of an item when all are alike; `row_stride` as of any of them.
+    std::int64_t first_byte(std::int64_t item, std::int64_t row_stride, std::uint32_t &of_file) const {
+        const auto [array, row] = locate(item);
+        of_file = file[static_cast<std::size_t>(array)];
+        return offset[static_cast<std::size_t>(array)] + element.offset + row * row_stride;
     }
 
     View view(std::int64_t item) const {
@@ -80,8 +100,10 @@ class Catalog {
             for (int axis = ndim - 1; axis >= 0; step *= dims[axis--]) stride[axis] = step;
         }
         view.ndim = 0;
+        view.row_stride = 0;
         for (int axis = 0; axis < ndim; ++axis) {
             if (axis == sample_axis) {
+                view.row_stride = stride[axis];
                 view.offset += row * stride[axis];
             } else {
                 view.shape[view.ndim] = dims[axis];

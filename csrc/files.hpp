@@ -57,6 +57,9 @@ class Files {
         return begin != nullptr ? begin : map_now(file);
     }
 
+    // The same when it is mapped already, else nullptr.
+    const std::byte *mapped(std::uint32_t file) const { return maps_[file].load(std::memory_order_acquire); }
+
     // The error of touching a mapped file that has become shorter since (SIGBUS).
     ReadError shrunk(std::uint32_t file) const;
 

@@ -116,29 +116,20 @@ std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::share
                                     Cost{request_ns, bytes_per_ns, max_gap, max_nbytes});
 }
 
-void whole_piece(const Reader &reader, std::int64_t item, Piece &piece) {
-    piece.view = reader.catalog().view(item);
-    for (int axis = 0; axis < piece.view.ndim; ++axis) {
-        piece.start[axis] = 0;
-        piece.extent[axis] = piece.view.shape[axis];
-    }
-}
-
 nb::object read_item(const Reader &reader, std::int64_t item, int to) {
     expect(item >= 0 && item < reader.catalog().n_items(), "reader: no such item");
-    Piece piece;
-    whole_piece(reader, item, piece);
-    auto nbytes = static_cast<std::int64_t>(reader.to_nbytes());
-    const std::vector<std::int64_t> shape(piece.extent, piece.extent + piece.view.ndim);
-    for (const std::int64_t n : shape) nbytes *= n;
+    const Windows whole;
+    const PieceMaker pieces(reader.catalog(), whole, 0, reader.to_nbytes());
+    std::int64_t extent[kMaxNdim];
+    const std::int64_t nbytes = pieces.sample_nbytes(item, extent);
+    const std::vector<std::int64_t> shape(extent, extent + reader.catalog().item_ndim());
     auto memory = std::make_shared<BatchMemory>(static_cast<std::size_t>(nbytes), 0);
     Block *block = memory->take();
     try {
         const nb::gil_scoped_release release;
-        reader.fill(1, [&](std::size_t, Piece &out) {
-            whole_piece(reader, item, out);
-            out.dst = block->data;
-        });
+        PieceMaker::Made made;
+        const Sample sample{item, 0, true};
+        reader.fill(pieces.make({&sample, 1}, block->data, nbytes, made));
     } catch (...) {
         block->drop_reference();
         throw;
@@ -147,10 +138,11 @@ nb::object read_item(const Reader &reader, std::int64_t item, int to) {
 }
 
 std::tuple<std::int64_t, std::int64_t> split_window(const Reader &reader, const Windows &windows, std::int64_t item) {
-    Piece piece;
-    whole_piece(reader, item, piece);
-    for (int axis = 0; axis < piece.view.ndim; ++axis) piece.extent[axis] = windows.extent(axis, piece.view.shape);
-    return reader.split(piece);
+    expect(item >= 0 && item < reader.catalog().n_items(), "reader: no such item");
+    const PieceMaker pieces(reader.catalog(), windows, 0, reader.to_nbytes());
+    PieceMaker::Made made;
+    const Sample sample{item, 0, true};
+    return reader.split(pieces.make({&sample, 1}, nullptr, 0, made).front());
 }
 
 // ---- Order and windows --------------------------------------------------------------------------------------
@@ -513,6 +505,7 @@ NB_MODULE(_native, m) {
         })
         .def("failures", [](const PyRun &self) {
             nb::list failures;
+            if (self.run->process().is_other()) return failures;
             for (const Failure &failure : self.run->failures())
                 failures.append(nb::make_tuple(failure.batch, failure.item, failure.crop, failure.message));
             return failures;

@@ -36,7 +36,7 @@ void copy_long_rows(std::byte *dst, const std::byte *src, std::int64_t rows, std
     for (std::int64_t r = 0; r < rows; ++r, dst += dst_stride, src += src_stride) std::memcpy(dst, src, nbytes);
 }
 
-using CopyRows = void (*)(std::byte *, const std::byte *, std::int64_t, std::int64_t, std::int64_t, std::size_t);
+using CopyRows = Placer::CopyRows;
 
 template <std::size_t... k>
 constexpr auto short_copies(std::index_sequence<k...>) {
@@ -136,19 +136,12 @@ void Placer::operator()(std::byte *dst, const std::byte *src, const Box &box, bo
     });
 }
 
-void prefetch(const std::byte *src, const Box &box, std::size_t src_item_nbytes) {
-    constexpr std::int64_t line = 64;
-    constexpr int most_rows = 64, most_lines = 4;  // beyond that the hardware's own prefetching does as well
-    if (box.ndim == 0 || box.ndim > 2) return;
+Placer::CopyRows Placer::find_rows(const Box &box, bool swap) const {
     const int last = box.ndim - 1;
-    const std::int64_t rows = box.ndim == 2 ? std::min<std::int64_t>(box.shape[0], most_rows) : 1;
-    const std::int64_t nbytes = box.shape[last] > 0
-        ? (box.shape[last] - 1) * box.src_stride[last] + static_cast<std::int64_t>(src_item_nbytes) : 0;
-    for (std::int64_t r = 0; r < rows; ++r) {
-        const std::byte *row = src + (box.ndim == 2 ? r * box.src_stride[0] : 0);
-        for (std::int64_t at = 0, k = 0; at < nbytes && k < most_lines; at += line, ++k) __builtin_prefetch(row + at);
-        if (nbytes > 0) __builtin_prefetch(row + nbytes - 1);
-    }
+    const bool fits = (box.ndim == 1 || box.ndim == 2) && keeps_bytes(swap) &&
+                      box.dst_stride[last] == static_cast<std::int64_t>(to_nbytes_) &&
+                      box.src_stride[last] == static_cast<std::int64_t>(from_nbytes_);
+    return fits ? pick_copy(static_cast<std::size_t>(box.shape[last]) * to_nbytes_) : nullptr;
 }
 
 }  // namespace gpuload

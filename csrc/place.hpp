@@ -38,6 +38,12 @@ class Placer {
     // `box` must be simplified. Sides may be unaligned and must not overlap.
     void operator()(std::byte *dst, const std::byte *src, const Box &box, bool swap) const;
 
+    // Copy rows of `nbytes` bytes, with the destination's and the source's bytes from row to row.
+    using CopyRows = void (*)(std::byte *, const std::byte *, std::int64_t rows, std::int64_t, std::int64_t, std::size_t nbytes);
+
+    // The loop for a simplified box of at most two axes whose rows are copied as they are; nullptr for any other.
+    CopyRows find_rows(const Box &box, bool swap) const;
+
     std::size_t from_nbytes() const { return from_nbytes_; }
     std::size_t to_nbytes() const { return to_nbytes_; }
 
@@ -49,8 +55,5 @@ class Placer {
     std::size_t from_nbytes_, to_nbytes_;
     bool same_;
 };
-
-// Ask for the cache lines of a simplified box of which the first row begins at `src`. Never faults.
-void prefetch(const std::byte *src, const Box &box, std::size_t src_item_nbytes);
 
 }  // namespace gpuload

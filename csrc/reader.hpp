@@ -3,9 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "catalog.hpp"
 #include "files.hpp"
@@ -14,11 +13,12 @@
 
 namespace gpuload {
 
-// One window of one item, and where its elements go: row-major at `dst`.
+// One window of one item: its first byte in the file, its box, and where it goes. Pieces of one shape share a box.
 struct Piece {
-    View view;
-    std::int64_t start[kMaxNdim];
-    std::int64_t extent[kMaxNdim];
+    std::uint32_t file;
+    bool swap;  // the other byte order
+    std::int64_t first;
+    const Box *box;
     std::byte *dst;
 };
 
@@ -29,9 +29,8 @@ class Reader {
     Reader(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Files> files, Dtype to, Io io, Cost cost)
         : catalog_(std::move(catalog)), files_(std::move(files)), placer_(catalog_->element.dtype, to), io_(io), cost_(cost) {}
 
-    // Fill `n` windows; `piece(i, out)` tells which. Nothing of a window is written outside its destination.
-    // Throws ReadError; the windows are then partly filled.
-    void fill(std::size_t n, const std::function<void(std::size_t, Piece &)> &piece) const;
+    // Fill windows. Nothing is written outside their destinations. Throws ReadError; the windows are then partly filled.
+    void fill(std::span<const Piece> pieces) const;
 
     const Catalog &catalog() const { return *catalog_; }
     Files &files() const { return *files_; }
@@ -45,9 +44,8 @@ class Reader {
   private:
     struct Copies;
 
-    Box file_order_box(const Piece &piece) const;
-    std::size_t fill_from_maps(std::size_t n, const std::function<void(std::size_t, Piece &)> &piece) const;
-    void fill_by_reads(std::size_t first, std::size_t n, const std::function<void(std::size_t, Piece &)> &piece) const;
+    std::size_t fill_from_maps(std::span<const Piece> pieces) const;
+    void fill_by_reads(std::span<const Piece> pieces) const;
 
     std::shared_ptr<const Catalog> catalog_;
     std::shared_ptr<Files> files_;

@@ -36,6 +36,7 @@ Run::Run(std::shared_ptr<Workers> workers, std::shared_ptr<const Reader> reader,
       labels_(std::move(labels)),
       order_(std::move(order)),
       key_(key),
+      pieces_(reader_->catalog(), *windows_, key, reader_->to_nbytes()),
       memory_(std::move(memory)),
       columns_(columns),
       options_(options),
@@ -175,19 +176,6 @@ std::vector<Failure> Run::failures() const {
     return failures_;
 }
 
-void Run::resolve(const Sample &sample, Piece &piece) const {
-    piece.view = reader_->catalog().view(sample.item);
-    windows_->starts(key_, sample.item, sample.crop, piece.view.ndim, piece.view.shape, piece.start);
-    for (int axis = 0; axis < piece.view.ndim; ++axis) piece.extent[axis] = windows_->extent(axis, piece.view.shape);
-}
-
-std::int64_t Run::sample_nbytes(const Sample &sample, std::int64_t *extent) const {
-    const View view = reader_->catalog().view(sample.item);
-    auto nbytes = static_cast<std::int64_t>(reader_->to_nbytes());
-    for (int axis = 0; axis < view.ndim; ++axis) nbytes *= extent[axis] = windows_->extent(axis, view.shape);
-    return nbytes;
-}
-
 void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
     Slot &filling = slot(batch);
     const std::int64_t begin = order_.batch_begin(batch), n = order_.batch_end(batch) - begin;
@@ -198,20 +186,18 @@ void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
     }
     if (first == last) return;
     thread_local std::vector<Sample> samples;
+    thread_local PieceMaker::Made made;
     samples.clear();
     const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
     for (std::int64_t j = first; j < last; ++j) samples.push_back(order_.at(begin + j, locate));
 
     std::int64_t extent[kMaxNdim];
-    const std::int64_t nbytes = sample_nbytes(samples.front(), extent);
+    const std::int64_t nbytes = pieces_.sample_nbytes(samples.front().item, extent);
     if (first == 0) std::copy(extent, extent + filling.filled.ndim, filling.filled.extent);
     std::byte *data = filling.filled.block->data;
     std::byte *x = data + columns_.x + first * nbytes;
     try {
-        reader_->fill(samples.size(), [&](std::size_t i, Piece &piece) {
-            resolve(samples[i], piece);
-            piece.dst = x + static_cast<std::int64_t>(i) * nbytes;
-        });
+        reader_->fill(pieces_.make(samples, x, nbytes, made));
     } catch (const ReadError &) {
         if (options_.on_error == OnError::raise) throw;
         fill_one_by_one(batch, samples, first, nbytes);
@@ -224,16 +210,14 @@ void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
 // Find the samples that cannot be read, and leave them out or put others in their place.
 void Run::fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t nbytes) {
     Slot &filling = slot(batch);
+    PieceMaker::Made made;
     const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
     for (std::size_t i = 0; i < samples.size(); ++i) {
         std::byte *dst = filling.filled.block->data + columns_.x + (first + static_cast<std::int64_t>(i)) * nbytes;
         const Sample wanted = samples[i];
         for (std::uint32_t tries = 0;; ++tries) {
             try {
-                reader_->fill(1, [&](std::size_t, Piece &piece) {
-                    resolve(samples[i], piece);
-                    piece.dst = dst;
-                });
+                reader_->fill(pieces_.make({&samples[i], 1}, dst, nbytes, made));
                 break;
             } catch (const ReadError &error) {
                 const std::lock_guard guard(mutex_);
@@ -270,10 +254,9 @@ void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, 
         if (columns_.crop >= 0) put(columns_.crop, row, sample.crop);
         if (columns_.valid >= 0) data[columns_.valid + row] = static_cast<std::byte>(sample.valid);
         if (columns_.start >= 0) {
-            Piece piece;
-            resolve(sample, piece);
-            for (int axis = 0; axis < piece.view.ndim; ++axis)
-                put(columns_.start, row * piece.view.ndim + axis, piece.start[axis]);
+            std::int64_t starts[kMaxNdim];
+            const int ndim = pieces_.starts(sample, starts);
+            for (int axis = 0; axis < ndim; ++axis) put(columns_.start, row * ndim + axis, starts[axis]);
         }
     }
 }

@@ -12,6 +12,7 @@
 
 #include "memory.hpp"
 #include "order.hpp"
+#include "pieces.hpp"
 #include "reader.hpp"
 #include "window.hpp"
 #include "workers.hpp"
@@ -97,8 +98,6 @@ class Run final : public Work {
     Slot &slot(std::int64_t batch) { return slots_[static_cast<std::size_t>(batch % options_.depth)]; }
     void fill_chunk(std::int64_t batch, std::int64_t chunk);
     void fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t sample_nbytes);
-    void resolve(const Sample &sample, Piece &piece) const;
-    std::int64_t sample_nbytes(const Sample &sample, std::int64_t *extent) const;
     void write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const;
     void finish(std::int64_t batch);
     void compact(Slot &slot) const;
@@ -110,6 +109,7 @@ class Run final : public Work {
     std::shared_ptr<const Labels> labels_;
     const Order order_;
     const u64 key_;
+    const PieceMaker pieces_;
     std::shared_ptr<BatchMemory> memory_;
     const Columns columns_;
     const RunOptions options_;

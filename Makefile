@@ -32,7 +32,7 @@ bench: .venv-bench/done
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install --quiet $(CONSTRAINTS) torch
 	.venv-bench/bin/pip install --quiet $(CONSTRAINTS) .
-	.venv-bench/bin/pip install --quiet $(CONSTRAINTS) --requirement bench/requirements.txt
+	.venv-bench/bin/pip install --quiet --no-deps --requirement bench/requirements.txt
 	touch $@
 
 clean:

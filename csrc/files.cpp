@@ -24,7 +24,13 @@ thread_local sigjmp_buf *bus_error_exit = nullptr;
 struct sigaction previous_action;
 
 void on_bus_error(int signal, siginfo_t *info, void *context) {
+    static volatile sig_atomic_t forwarding = 0;
     if (bus_error_exit != nullptr) siglongjmp(*bus_error_exit, 1);
+    if (forwarding) {  // the handler we called has called us: two that both came first would go on for ever
+        ::signal(SIGBUS, SIG_DFL);
+        return;
+    }
+    forwarding = 1;
     if (previous_action.sa_flags & SA_SIGINFO) {
         previous_action.sa_sigaction(signal, info, context);
     } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
@@ -32,6 +38,7 @@ void on_bus_error(int signal, siginfo_t *info, void *context) {
     } else {  // not ours: die as without a handler when the instruction is tried again
         sigaction(SIGBUS, &previous_action, nullptr);
     }
+    forwarding = 0;
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <thread>
+
+#include <sched.h>
 
 namespace gpuload {
 namespace {
@@ -13,14 +14,8 @@ std::int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void pause_briefly() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
-// How long the consumer watches for a batch before it sleeps: about the cost of being woken.
-constexpr std::int64_t kSpinNs = 20'000;
+// How long the consumer watches for a batch before it sleeps: about half the cost of being woken.
+constexpr std::int64_t kYieldNs = 20'000;
 
 // Deterministic stand-ins that are tried for a sample that cannot be read.
 constexpr std::uint32_t kMaxReplacements = 16;
@@ -127,9 +122,13 @@ bool Run::next(Filled &filled, std::int64_t timeout_ns) {
     }
     Slot &wanted = slot(batch);
     if (wanted.state.load(std::memory_order_acquire) != kReady) {
-        const std::int64_t begin = now_ns(), spin_until = begin + std::min(kSpinNs, timeout_ns);
-        while (wanted.state.load(std::memory_order_acquire) != kReady && now_ns() < spin_until)
-            for (int i = 0; i < 16; ++i) pause_briefly();
+        const std::int64_t begin = now_ns();
+        // Filling a small batch takes less time than being woken when it is full: better to join in than to sleep.
+        while (options_.consumer_helps && wanted.state.load(std::memory_order_acquire) != kReady && workers_->help(this)) {
+        }
+        // A thread that was about to finish the batch may have lost its core to this one: yield, do not spin.
+        const std::int64_t yield_until = now_ns() + std::min(kYieldNs, timeout_ns);
+        while (wanted.state.load(std::memory_order_acquire) != kReady && now_ns() < yield_until) ::sched_yield();
         bool ready = wanted.state.load(std::memory_order_acquire) == kReady;
         if (!ready) {
             std::unique_lock lock(mutex_);

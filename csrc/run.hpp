@@ -42,6 +42,7 @@ struct RunOptions {
     int depth;                // batches that may be filled ahead of the consumer
     int batches_per_claim;    // small batches are claimed several at a time
     int chunks_per_batch;     // large batches are filled by several threads
+    bool consumer_helps;      // the consumer fills parts itself while its batch is not ready
     OnError on_error;
     std::int64_t max_errors;  // more failures than that end the run; -1: any number
 };

@@ -45,6 +45,18 @@ void Workers::remove(Work *work) {
     left_.wait(lock, [&] { return work->active_ == 0; });
 }
 
+bool Workers::help(Work *work) {
+    Work::Part part;
+    std::unique_lock lock(mutex_);
+    if (!work->claim(part)) return false;
+    ++work->active_;
+    lock.unlock();
+    work->execute(part);
+    lock.lock();
+    if (--work->active_ == 0) left_.notify_all();
+    return true;
+}
+
 void Workers::wake_idle() {
     const std::lock_guard guard(mutex_);
     ++wakes_;

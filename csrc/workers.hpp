@@ -42,6 +42,9 @@ class Workers {
     // Returns when no thread is in `work` any more, and none will be.
     void remove(Work *work);
 
+    // Do one part of `work` on the calling thread. False when there is none to claim.
+    bool help(Work *work);
+
     // There may be something to claim again. Cheap when all threads are busy.
     void wake() {
         if (idle_.load(std::memory_order_seq_cst) > 0) wake_idle();

@@ -145,8 +145,10 @@ class Catalog:
 
         Folders that all files share do not count, modification times neither.
         """
-        names = list(self.paths)
-        digest = hashlib.sha256(repr((self.layout, self.sample_axis, self.shape.shape)).encode())
+        names, layout = list(self.paths), self.layout
+        # Spelled out: states saved by earlier versions must go on matching.
+        element = (layout.dtype.name, layout.record_nbytes, layout.offset, layout.sub_shape)
+        digest = hashlib.sha256(repr((element, self.sample_axis, self.shape.shape)).encode())
         skip = len(_shared_folder(names))
         for name in names:
             digest.update(os.fsencode(name[skip:]) + b"\0")

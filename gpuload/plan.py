@@ -19,7 +19,11 @@ MOST_AHEAD = 64
 
 # Small batches are claimed together up to this many bytes: a claim costs about 0.2 us, a wake-up 40
 # us.
-CLAIM_NBYTES = 64 << 10
+CLAIM_NBYTES = 128 << 10
+
+# The consumer fills batches up to this size itself while it waits: that takes less time than a
+# wake-up. With reads it would wait for a batch that it does not want yet.
+HELP_NBYTES = 1 << 20
 
 # A read that serves several windows stays below this, and with it the scratch memory of a thread.
 MAX_READ_NBYTES = 4 << 20
@@ -119,19 +123,23 @@ class Ahead:
     """How far and in which parts batches are filled ahead of the consumer.
 
     `depth` batches may be filled or being filled; a thread takes `batches_per_claim` of them at a
-    time, or one
-    of `chunks_per_batch` parts of one.
+    time, or one of `chunks_per_batch` parts of one. With `consumer_helps` the consumer does so too
+    as long as the batch that it wants is not ready.
     """
 
     depth: int
     batches_per_claim: int
     chunks_per_batch: int
+    consumer_helps: bool = False
 
 
-def plan_ahead(*, batch_nbytes: int, batch_size: int, prefetch: int, threads: int) -> Ahead:
+def plan_ahead(
+    *, batch_nbytes: int, batch_size: int, prefetch: int, threads: int, io: str = "pread"
+) -> Ahead:
     """Look ahead by bytes where batches are small, by `prefetch` batches where they are large."""
     batch_nbytes = max(batch_nbytes, 1)
     depth = max(prefetch, min(LOOK_AHEAD_NBYTES // batch_nbytes, MOST_AHEAD))
     per_claim = max(1, min(CLAIM_NBYTES // batch_nbytes, depth // (2 * threads)))
     chunks = 1 if depth >= threads else min(math.ceil(threads / depth), max(batch_size, 1))
-    return Ahead(depth, per_claim, chunks if per_claim == 1 else 1)
+    helps = io == "mmap" and batch_nbytes <= HELP_NBYTES
+    return Ahead(depth, per_claim, chunks if per_claim == 1 else 1, helps)

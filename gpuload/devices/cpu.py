@@ -6,6 +6,7 @@ import torch
 
 from gpuload import _native
 from gpuload.devices import Event, Place, Stream
+from gpuload.dtypes import DTYPES
 
 
 class CpuEvent:
@@ -60,8 +61,9 @@ def run_place(operation: Place) -> None:
     Raises:
         ValueError: the box does not lie within both tensors.
     """
-    _check_within(operation.src, operation.src_offset, operation.shape, operation.src_stride, "src")
-    _check_within(operation.dst, operation.dst_offset, operation.shape, operation.dst_stride, "dst")
+    o = operation
+    _check_within(o.src, o.src_offset, o.from_dtype, o.shape, o.src_stride, "src")
+    _check_within(o.dst, o.dst_offset, o.to_dtype, o.shape, o.dst_stride, "dst")
     _native.place(
         operation.dst.data_ptr() + operation.dst_offset,
         operation.src.data_ptr() + operation.src_offset,
@@ -75,13 +77,22 @@ def run_place(operation: Place) -> None:
 
 
 def _check_within(
-    memory: torch.Tensor, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], side: str
+    memory: torch.Tensor,
+    offset: int,
+    dtype: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    side: str,
 ) -> None:
-    last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-    if (
-        min(shape, default=1) > 0
-        and not 0 <= min(offset, last) <= max(offset, last) < memory.numel()
-    ):
+    if min(shape, default=1) < 0:
+        raise ValueError(f"place: expected axes of 0 or more, got {shape}")
+    if 0 in shape:
+        return
+    reach = [(n - 1) * step for n, step in zip(shape, stride, strict=True)]
+    begin = offset + sum(min(r, 0) for r in reach)
+    end = offset + sum(max(r, 0) for r in reach) + list(DTYPES.values())[dtype].nbytes
+    if begin < 0 or end > memory.numel():
         raise ValueError(
-            f"place: expected a box within {memory.numel()} bytes of {side}, got {offset}..{last}"
+            f"place: expected a box within {memory.numel()} bytes of {side}, got bytes "
+            f"[{begin}, {end})"
         )

@@ -59,8 +59,14 @@ def open(
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error: expected "raise" or "skip", got {on_error!r}')
-    if sample_axis is not None and (isinstance(sample_axis, bool) or sample_axis < 0):
+    if sample_axis is not None and (
+        isinstance(sample_axis, bool)
+        or not isinstance(sample_axis, int | np.integer)
+        or sample_axis < 0
+    ):
         raise ValueError(f"sample_axis: expected None or an axis, 0 or more, got {sample_axis!r}")
+    if not isinstance(member, str | None):
+        raise TypeError(f"member: expected the name of a field, got {member!r}")
     element = None if dtype is None else dtypes.parse(dtype, "dtype")
     found = find(where, use_classes=isinstance(labels, str) and labels == "auto")
     paths = Paths.of(found.paths)
@@ -87,8 +93,9 @@ def open(
             class_numbers=found.class_numbers,
             paths=catalog.paths,
             rows=rows,
+            n_found=len(found.paths),
             n_items=len(catalog),
-            array_of_item=catalog.array_of(np.arange(len(catalog), dtype=np.int64)),
+            array_of_items=catalog.array_of,
         ),
         classes=classes,
         errors=errors,
@@ -101,10 +108,10 @@ def _index_path(index: str | os.PathLike[str] | None, where: Where) -> Path | No
     if index != "auto":
         return Path(index)
     parts = where if isinstance(where, list | tuple) else [where]
-    named = "\0".join(
-        os.path.abspath(os.fspath(part)) for part in parts if not isinstance(part, list | tuple)
+    named = b"\0".join(
+        os.path.abspath(os.fsencode(part)) for part in parts if not isinstance(part, list | tuple)
     )
     cache = os.environ.get("GPULOAD_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gpuload"
     )
-    return Path(cache, "index", hashlib.sha256(named.encode()).hexdigest()[:24] + ".npz")
+    return Path(cache, "index", hashlib.sha256(named).hexdigest()[:24] + ".npz")

@@ -53,6 +53,8 @@ def find(where: Where, *, use_classes: bool) -> Found:
         ) from None
     if isinstance(path, bytes):
         path = os.fsdecode(path)
+    if not path:
+        raise MissingError("where: expected a path, a glob or a list of those, got an empty text")
     if os.path.isdir(path):
         return _find_in_folder(path, use_classes)
     if os.path.lexists(path):

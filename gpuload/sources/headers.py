@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from gpuload import _native
 from gpuload.catalog import Ints, Paths
 
 _SCHEMA = 1
+_MARK = "gpuload_index"  # the first member of an index, by which it is known from other files
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,25 @@ def read_headers(
     """Headers of these files: from the index where path, size and mtime are as saved, else by
     `scan`.
 
-    A changed index is written back, atomically. One that cannot be read is left out of account,
-    with a
-    warning.
+    A changed index is written back, atomically. One that cannot be read or written is left out of
+    account, with a warning; a file that is not an index is never overwritten.
     """
     saved = load_index(index) if index is not None else None
     headers = scan(paths) if saved is None else _reuse(saved, paths, scan, threads)
-    if index is not None and headers is not saved:
-        save_index(index, headers)
+    if index is not None and headers is not saved and _may_replace(index):
+        _save_or_warn(index, headers)
     return headers
+
+
+def _save_or_warn(index: Path, headers: Headers) -> None:
+    try:
+        save_index(index, headers)
+    except OSError as error:
+        warnings.warn(
+            f"{index}: expected to save the index there, got {error}; all headers will be read "
+            "again next time",
+            stacklevel=4,
+        )
 
 
 def _reuse(saved: Headers, paths: Paths, scan: Callable[[Paths], Headers], threads: int) -> Headers:
@@ -108,8 +118,8 @@ def save_index(index: Path, headers: Headers) -> None:
     """
     index.parent.mkdir(parents=True, exist_ok=True)
     texts = headers.texts
-    columns = {name: getattr(headers, name) for name in _COLUMNS}
-    columns["schema"] = np.int64(_SCHEMA)
+    columns: dict[str, Any] = {_MARK: np.int64(_SCHEMA)}
+    columns |= {name: getattr(headers, name) for name in _COLUMNS}
     columns["path_bytes"] = np.frombuffer(headers.paths.blob, np.uint8)
     columns["path_ends"] = headers.paths.ends
     columns["text_rows"] = np.array(list(texts), np.int64)
@@ -125,27 +135,51 @@ def save_index(index: Path, headers: Headers) -> None:
         raise
 
 
-def load_index(index: Path) -> Headers | None:
-    """The headers of an index file; None when there is none, or none that can be used."""
+def _is_index(file: IO[bytes]) -> bool:
+    """Whether a file is an index, be it a damaged one, and no other file."""
+    head = file.read(64)
+    file.seek(0)
+    return not head or _MARK.encode() in head
+
+
+def _may_replace(index: Path) -> bool:
     try:
-        with np.load(index, allow_pickle=False) as saved:
-            if int(saved["schema"]) != _SCHEMA:
-                return None
-            text_bytes, ends = saved["text_bytes"].tobytes(), saved["text_ends"]
-            begins = np.concatenate(([0], ends[:-1])) if len(ends) else ends
-            texts = {
-                int(row): text_bytes[begin:end]
-                for row, begin, end in zip(saved["text_rows"], begins, ends, strict=True)
-            }
-            paths = Paths(saved["path_bytes"].tobytes(), saved["path_ends"])
-            columns: dict[str, Any] = {name: saved[name] for name in _COLUMNS}
-            headers = Headers(paths=paths, texts=texts, **columns)
+        with index.open("rb") as file:
+            return _is_index(file)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def load_index(index: Path) -> Headers | None:
+    """The headers of an index file; None, with a warning, when there is none that can be used."""
+    try:
+        with index.open("rb") as file:
+            if not _is_index(file):  # np.load would read the whole of an array
+                raise ValueError("another file, which is kept")
+            with np.load(file, allow_pickle=False) as saved:
+                return _from_columns(saved)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged archive makes zipfile and NumPy raise nearly anything
         warnings.warn(
             f"{index}: expected a saved index, got {error}; reading all headers again", stacklevel=4
         )
         return None
-    lengths = {len(getattr(headers, name)) for name in _COLUMNS}
-    return headers if lengths == {len(headers.paths)} else None
+
+
+def _from_columns(saved: Mapping[str, Any]) -> Headers:
+    if (schema := int(saved[_MARK])) != _SCHEMA:
+        raise ValueError(f"schema {schema} of another version")
+    text_bytes, ends = saved["text_bytes"].tobytes(), saved["text_ends"]
+    begins = np.concatenate(([0], ends[:-1])) if len(ends) else ends
+    texts = {
+        int(row): text_bytes[begin:end]
+        for row, begin, end in zip(saved["text_rows"], begins, ends, strict=True)
+    }
+    paths = Paths(saved["path_bytes"].tobytes(), saved["path_ends"])
+    columns: dict[str, Any] = {name: saved[name] for name in _COLUMNS}
+    if {len(column) for column in columns.values()} != {len(paths)}:
+        raise ValueError("columns of different lengths")
+    return Headers(paths=paths, texts=texts, **columns)

@@ -4,6 +4,7 @@ unpickled."""
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -15,13 +16,23 @@ import numpy.typing as npt
 from gpuload import _native
 from gpuload.catalog import FORTRAN, SWAPPED, Catalog, Ints, Layout, Paths
 from gpuload.dtypes import DTYPES, Dtype, from_numpy
-from gpuload.errors import FormatError, GpuloadError, MissingError, ReadError
+from gpuload.errors import (
+    FormatError,
+    GpuloadError,
+    MissingError,
+    ReadError,
+    UnsupportedDtypeError,
+)
 from gpuload.sources.headers import Headers
 
 # Statuses of csrc/npy.hpp.
 _PLAIN, _OTHER, _NO_ACCESS, _NO_MAGIC, _BAD_VERSION, _CUT, _TOO_LONG = range(7)
 
-_LARGEST = 2**62  # elements or bytes: far above any file, far below an overflow of int64
+_LARGEST = 2**62  # bytes: far above any file, below an overflow of int64
+_MOST_AXES = 32
+
+# Python 2 wrote whole numbers as 10L. Quoted text is matched first and kept.
+_LONG = re.compile(r"""('[^']*'|"[^"]*")|\b(\d+)L\b""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +114,16 @@ class _Table:
         form, ndim = self.form_of[0], int(h.ndim[0])
         assert form is not None
         same = (h.status == _PLAIN) & (h.ndim == ndim) & (h.descr == h.descr[0]).all(axis=1)
-        counts = np.ones(n, np.float64)  # float: cannot overflow, exact up to 2**53
-        for axis in range(ndim):
-            counts *= h.shape[:, axis]
-            if axis != self.sample_axis and self.sample_axis is not None:
-                same &= h.shape[:, axis] == h.shape[0, axis]
-        wanted = h.offset + counts * form.layout.record_nbytes
-        return np.asarray(same & (wanted <= h.nbytes) & (wanted < 2.0**53))
+        counts = np.ones(n, np.float64)  # float: exact up to 2**53, infinite rather than wrapped
+        strides = np.full(n, float(max(form.layout.record_nbytes, 1)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for axis in range(ndim):
+                counts *= h.shape[:, axis]
+                strides *= np.maximum(h.shape[:, axis], 1)
+                if axis != self.sample_axis and self.sample_axis is not None:
+                    same &= h.shape[:, axis] == h.shape[0, axis]
+            wanted = h.offset + counts * form.layout.record_nbytes
+        return np.asarray(same & (wanted <= h.nbytes) & (strides < 2.0**53))
 
     def check(self, row: int) -> GpuloadError | None:
         """None for a good file, else what is wrong with it. Sets the row's shape and form."""
@@ -125,18 +139,18 @@ class _Table:
         path = self.headers.paths[row]
         descr, fortran, shape = self._dictionary(row, path)
         form = self._form(descr, path)
-        count = 1
-        for n in shape:
-            count = min(count * n, _LARGEST)
-        wanted = int(self.headers.offset[row]) + count * form.layout.record_nbytes
+        axes = len(shape) + len(form.layout.sub_shape)
+        if axes > _MOST_AXES:
+            raise FormatError(f"{path}: expected at most {_MOST_AXES} axes, got {axes}")
+        wanted = int(self.headers.offset[row]) + math.prod(shape) * form.layout.record_nbytes
         if wanted > self.headers.nbytes[row]:
             raise FormatError(
                 f"{path}: expected {wanted} bytes by its header (shape {shape}), got "
                 f"{self.headers.nbytes[row]}; the file was truncated or is not written yet"
             )
-        axes = len(shape) + len(form.layout.sub_shape)
-        if axes > 32:
-            raise FormatError(f"{path}: expected at most 32 axes, got {axes}")
+        # An array without elements may have axes of any length; strides are computed from them.
+        if math.prod(max(n, 1) for n in shape) * max(form.layout.record_nbytes, 1) > _LARGEST:
+            raise FormatError(f"{path}: expected axes that span less than 2**62 bytes, got {shape}")
         self.shapes[row], self.form_of[row], self.fortran[row] = shape, form, fortran
         self._check_sample_axis(path, shape)
         if self.like is not None:
@@ -255,7 +269,8 @@ def _problem(h: Headers, row: int, path: str) -> GpuloadError:
             f"{version >> 8}.{version & 255}"
         )
     if status == _CUT:
-        wanted = max(int(h.offset[row]), 10)
+        least = 10 if h.version[row] >> 8 < 2 else 12  # magic, version, length of the header
+        wanted = max(int(h.offset[row]), least)
         return FormatError(
             f"{path}: expected an NPY header of at least {wanted} bytes, got a file of {nbytes} "
             "bytes; "
@@ -291,10 +306,15 @@ def parse_header(text: bytes, major: int, path: str) -> tuple[object, bool, tupl
             f"{decoded[:60]!r}"
         )
     shape, fortran = header["shape"], header["fortran_order"]
-    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+    if not isinstance(shape, tuple) or not all(
+        type(n) is int and n.bit_length() < 64 for n in shape
+    ):
         raise FormatError(
-            f"{path}: expected a tuple of whole numbers, 0 or more, as its shape, got {shape!r}"
+            f"{path}: expected a tuple of whole numbers below 2**63 as its shape, got "
+            f"{decoded[:120]!r}"
         )
+    if any(n < 0 for n in shape):
+        raise FormatError(f"{path}: expected axes of 0 or more in its shape, got {shape}")
     if not isinstance(fortran, bool):
         raise FormatError(f"{path}: expected True or False as fortran_order, got {fortran!r}")
     return header["descr"], fortran, shape
@@ -306,8 +326,7 @@ def _literal(text: str, major: int) -> object:
     except SyntaxError:
         if major > 2:
             raise
-        # Python 2 wrote whole numbers as 10L.
-        return ast.literal_eval(re.sub(r"\b(\d+)L\b", r"\1", text).strip(" \t\n"))
+        return ast.literal_eval(_LONG.sub(lambda m: m[1] or m[2], text).strip(" \t\n"))
 
 
 def _form_of(dtype: np.dtype, member: str | None, override: Dtype | None, path: str) -> _Form:
@@ -346,7 +365,7 @@ def _element(dtype: np.dtype, override: Dtype | None, path: str) -> Dtype:
     if dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None:
         if override is DTYPES["bfloat16"]:
             return override
-        raise FormatError(
+        raise UnsupportedDtypeError(
             f'{path}: expected numbers, got |V2; if these are bfloat16, pass dtype="bfloat16" to '
             "gpuload.open"
         )

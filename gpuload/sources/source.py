@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import torch
 
 from gpuload import _native
 from gpuload.catalog import Catalog, Ints, Paths
+from gpuload.dtypes import DTYPES
 
 
 class Source:
@@ -61,9 +63,15 @@ class Source:
         return tensor if self.labels is None else (tensor, label_tensor(self.labels[item]))
 
     def _item(self, i: int) -> int:
+        try:
+            i = operator.index(i)
+        except TypeError:
+            raise TypeError(
+                f"source: expected a whole number, got {i!r}; source.select takes several"
+            ) from None
         if not -len(self) <= i < len(self):
             raise IndexError(f"source: expected an index of [{-len(self)}, {len(self)}), got {i}")
-        return int(i) % len(self)
+        return i % len(self)
 
     def _native_reader(self) -> _native.Reader:
         """A reader of this process; one made before a fork belongs to the parent."""
@@ -82,7 +90,9 @@ class Source:
         return self._reader[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reader": None}
+        made_when_asked = ("shapes", "paths")  # as long as there are items
+        kept = {name: value for name, value in vars(self).items() if name not in made_when_asked}
+        return kept | {"_reader": None}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -110,9 +120,14 @@ class Source:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of all items as stored, without headers and other members."""
-        counts = self.catalog.item_shape_of_array.prod(axis=1)
-        items = np.arange(len(self), dtype=np.int64)
-        return int(counts[self.catalog.array_of(items)].sum()) * self.catalog.layout.dtype.nbytes
+        catalog = self.catalog
+        elements = catalog.item_shape_of_array.prod(axis=1)
+        if catalog.selected is None:
+            total = (elements * np.diff(catalog.row_ends, prepend=0)).sum()
+        else:
+            items = np.arange(len(self), dtype=np.int64)
+            total = elements[catalog.array_of(items)].sum()
+        return int(total) * catalog.layout.dtype.nbytes
 
     def select(self, indices: Sequence[int] | npt.ArrayLike) -> Source:
         """A source of only these items, in this order. A mask of one bool per item is taken as
@@ -152,12 +167,16 @@ class Source:
         Raises:
             ValueError: a part is negative, or the parts are more than there is.
         """
-        if all(isinstance(part, int) for part in parts):
-            ends = np.cumsum(parts)
-        else:
-            ends = np.round(np.cumsum(parts) * len(self) + 1e-9).astype(int)
-        if any(part < 0 for part in parts) or (len(ends) and ends[-1] > len(self)):
-            raise ValueError(f"split: expected parts of {len(self)} items, got {list(parts)}")
+        parts = list(parts)
+        are_lengths = all(isinstance(part, int | np.integer) for part in parts)
+        most = len(self) if are_lengths else 1
+        if not parts or not all(0 <= part <= most for part in parts):
+            raise ValueError(f"split: expected parts of {len(self)} items, got {parts}")
+        ends = np.cumsum(parts)
+        if not are_lengths:
+            ends = np.round(ends * len(self) + 1e-9).astype(int)
+        if ends[-1] > len(self):
+            raise ValueError(f"split: expected parts of {len(self)} items, got {parts}")
         order = np.arange(len(self))
         if seed is not None:
             order = np.random.default_rng(seed).permutation(order)
@@ -202,10 +221,13 @@ class _ItemPaths(Sequence[str]):
         return len(self.catalog)
 
     def __getitem__(self, i: Any) -> Any:
-        items = np.arange(len(self), dtype=np.int64)[i]
-        if np.ndim(items):
+        if isinstance(i, slice):
+            items = np.arange(*i.indices(len(self)), dtype=np.int64)
             return [self.catalog.path_of_array(a) for a in self.catalog.array_of(items)]
-        return self.catalog.path_of_array(int(self.catalog.array_of(items[None])[0]))
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"paths: expected an index below {len(self)}, got {i}")
+        item = np.array([i % len(self)], np.int64)
+        return self.catalog.path_of_array(int(self.catalog.array_of(item)[0]))
 
 
 def label_tensor(label: Any) -> torch.Tensor:
@@ -223,8 +245,9 @@ def make_labels(
     class_numbers: Sequence[int] | None,
     paths: Paths,
     rows: Ints,
+    n_found: int,
     n_items: int,
-    array_of_item: Ints,
+    array_of_items: Callable[[Ints], Ints],
 ) -> npt.NDArray[Any] | None:
     """One label row per item, from what the user gave.
 
@@ -233,12 +256,18 @@ def make_labels(
             path.
         class_numbers: per file found; `rows` says which of these files are in the source.
         paths: of the files in the source.
-        array_of_item: the file of each item.
+        n_found: files found. Labels for all of them are taken where files are items and some are
+            left out.
+        array_of_items: gives the file of each of some items.
 
     Raises:
         ValueError: another number of labels than items.
         TypeError: labels that are not numbers.
     """
+
+    def files_of_items() -> Ints:
+        return array_of_items(np.arange(n_items, dtype=np.int64))
+
     if labels is None:
         return None
     if isinstance(labels, str):
@@ -248,16 +277,22 @@ def make_labels(
             )
         if class_numbers is None:
             return None
-        return np.asarray(class_numbers, np.int64)[rows][array_of_item]
+        return np.asarray(class_numbers, np.int64)[rows][files_of_items()]
     if callable(labels):
-        return _numbers(np.asarray([labels(path) for path in paths]))[array_of_item]
-    array = _numbers(np.asarray(labels))
+        return _numbers([labels(path) for path in paths])[files_of_items()]
+    array = _numbers(labels)
+    if n_items == len(rows) < n_found and array.shape[:1] == (n_found,):
+        return array[rows]
     if array.ndim == 0 or len(array) != n_items:
         raise ValueError(f"labels: expected one row for each of {n_items} items, got {array.shape}")
     return array
 
 
-def _numbers(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if labels.dtype.kind not in "biufc" or labels.dtype.itemsize > 16:
-        raise TypeError(f"labels: expected numbers, got {labels.dtype}; map the names to numbers")
-    return labels.astype(labels.dtype.newbyteorder("="))
+def _numbers(labels: Any) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(labels)
+    except ValueError:
+        raise ValueError("labels: expected rows of one shape, got rows of several") from None
+    if array.dtype.kind not in "biufc" or array.dtype.name not in DTYPES:
+        raise TypeError(f"labels: expected numbers, got {array.dtype}; map the names to numbers")
+    return array.astype(array.dtype.newbyteorder("="))

@@ -230,6 +230,11 @@ void Files::read(std::uint32_t file, std::int64_t offset, std::int64_t nbytes, s
     count.requests.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Files::announce(std::uint32_t file, std::int64_t offset, std::int64_t nbytes) {
+    const Lease lease(*this, file);
+    ::posix_fadvise(lease.fd(), offset, nbytes, POSIX_FADV_WILLNEED);
+}
+
 const std::byte *Files::map_now(std::uint32_t file) {
     if (kept_maps_.load() >= max_maps_) return nullptr;
     const std::lock_guard guard(maps_mutex_);

@@ -50,6 +50,9 @@ class Files {
     // Read [offset, offset + nbytes) of a file to `dst`. Throws ReadError.
     void read(std::uint32_t file, std::int64_t offset, std::int64_t nbytes, std::byte *dst);
 
+    // Begin to bring [offset, offset + nbytes) into the page cache; does not wait for it.
+    void announce(std::uint32_t file, std::int64_t offset, std::int64_t nbytes);
+
     // The first byte of a file in memory, kept until this object dies; nullptr when no more may be mapped.
     // The map covers the whole file as it was scanned. Throws ReadError.
     const std::byte *map(std::uint32_t file) {

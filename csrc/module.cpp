@@ -108,12 +108,13 @@ nb::object dlpack_capsule(DlManagedTensor *tensor) {
 }
 
 std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::shared_ptr<Files> files, int to, bool maps,
-                                    double request_ns, double bytes_per_ns, std::int64_t max_gap, std::int64_t max_nbytes) {
+                                    double request_ns, double bytes_per_ns, std::int64_t max_gap, std::int64_t max_nbytes,
+                                    bool is_cold) {
     expect(find_move(catalog->element.dtype, to_dtype(to)) != nullptr, "reader: complex values have no real form");
     for (const std::uint32_t file : catalog->file) expect(file < files->size(), "reader: no such file");
     return std::make_shared<Reader>(std::move(catalog), std::move(files), to_dtype(to),
                                     maps ? Reader::Io::mmap : Reader::Io::pread,
-                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes});
+                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes, is_cold});
 }
 
 nb::object read_item(const Reader &reader, std::int64_t item, int to) {
@@ -341,14 +342,14 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
            "run: number out of range");
     for (const std::int64_t item : epoch.order.listed)
         expect(item >= 0 && item < reader->catalog().n_items(), "run: no such item");
-    expect(columns.size() == 6, "run: expected the offsets of six columns");
+    expect(columns.size() == 7, "run: expected the offsets of seven columns");
     auto run = std::make_unique<PyRun>();
     for (const auto &[offset, dtype, row_shape] : outputs)
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
     run->memory = memory;
     run->is_slabs = is_slabs;
     run->run = make_process_bound<Run>(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
-                                       epoch.order, epoch.key, std::move(memory), Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]},
+                                       epoch.order, epoch.key, std::move(memory), Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6]},
                                        RunOptions{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error),
                                                   max_errors});
     return run.release();
@@ -465,7 +466,7 @@ NB_MODULE(_native, m) {
 
     nb::class_<Reader>(m, "Reader", "Windows of items, read from files into batches.")
         .def(nb::new_(&make_reader), "catalog"_a, "files"_a, "to"_a, "maps"_a, "request_ns"_a, "bytes_per_ns"_a, "max_gap"_a,
-             "max_nbytes"_a)
+             "max_nbytes"_a, "is_cold"_a = false)
         .def("read", &read_item, "item"_a, "to"_a)
         .def("split", &split_window, "windows"_a, "item"_a);
 

@@ -10,12 +10,15 @@
 
 namespace gpuload {
 
+inline constexpr std::int64_t kPageNbytes = 4096;
+
 // What reading costs on this file system: cost = requests * request_ns + bytes / bytes_per_ns.
 struct Cost {
     double request_ns;
     double bytes_per_ns;
     std::int64_t max_gap;     // unwanted bytes that a read may bridge
     std::int64_t max_nbytes;  // of a read that serves several spans, and of a span that needs placing
+    bool is_cold;             // reads go to the device: announce them, so that they overlap
 };
 
 // Bytes [offset, offset + nbytes) of a file, wanted by part `part` of window `window`.
@@ -24,6 +27,7 @@ struct Span {
     std::uint32_t window;
     std::int64_t part;
     std::int64_t offset, nbytes;
+    bool is_direct = false;
 };
 
 // Bytes between the first and the last byte of a box over axes [level, ndim), both included.
@@ -40,7 +44,9 @@ inline int choose_level(const Box &box, std::int64_t item_nbytes, const Cost &co
     double best_ns = -1, requests = 1;
     for (int level = 0; level <= std::max(box.ndim - 1, 0); ++level) {
         const std::int64_t nbytes = span_nbytes(box, level, item_nbytes);
-        const double ns = requests * (cost.request_ns + static_cast<double>(nbytes) / cost.bytes_per_ns);
+        // A device is read by pages: short spans cost as much as the pages they lie in.
+        const std::int64_t moved = cost.is_cold ? (nbytes + kPageNbytes - 1) / kPageNbytes * kPageNbytes : nbytes;
+        const double ns = requests * (cost.request_ns + static_cast<double>(moved) / cost.bytes_per_ns);
         const bool fits = nbytes <= cost.max_nbytes || level == box.ndim - 1;
         if (fits && (best_ns < 0 || ns < best_ns)) {
             best = level;
@@ -51,7 +57,7 @@ inline int choose_level(const Box &box, std::int64_t item_nbytes, const Cost &co
     return best_ns < 0 ? std::max(box.ndim - 1, 0) : best;
 }
 
-// One read [offset, offset + nbytes) that serves spans [first, last) of the sorted list.
+// One read [offset, offset + nbytes) that serves spans [first, last) of the list.
 struct Read {
     std::uint32_t file;
     std::int64_t offset, nbytes;
@@ -60,6 +66,8 @@ struct Read {
 
 // Sort the spans, and group those of one file that one read can serve: neighbours with at most `max_gap`
 // unwanted bytes between them, as long as the read stays within `max_nbytes`. A longer span is read alone.
+//
+// Spans with `is_direct` go straight into place, and so are reads of their own.
 inline std::vector<Read> coalesce(std::vector<Span> &spans, std::int64_t max_gap, std::int64_t max_nbytes) {
     std::sort(spans.begin(), spans.end(), [](const Span &a, const Span &b) {
         return a.file != b.file ? a.file < b.file : a.offset != b.offset ? a.offset < b.offset : a.nbytes < b.nbytes;
@@ -68,7 +76,8 @@ inline std::vector<Read> coalesce(std::vector<Span> &spans, std::int64_t max_gap
     for (std::size_t i = 0; i < spans.size(); ++i) {
         const Span &span = spans[i];
         const std::int64_t end = span.offset + span.nbytes;
-        if (!reads.empty() && reads.back().file == span.file) {
+        const bool may_join = !reads.empty() && reads.back().file == span.file && !span.is_direct && !spans[i - 1].is_direct;
+        if (may_join) {
             Read &read = reads.back();
             const std::int64_t read_end = read.offset + read.nbytes, grown = std::max(read_end, end) - read.offset;
             if (span.offset - read_end <= max_gap && grown <= max_nbytes) {

@@ -14,6 +14,9 @@ std::int64_t n_elements(const Box &box) {
     return n;
 }
 
+// Reads that a thread has under way on a cold file: enough to keep a disk busy with few threads.
+constexpr std::size_t kAnnounced = 32;
+
 // Memory that a thread reuses for bytes on their way from a file to a batch.
 std::byte *scratch(std::size_t nbytes) {
     thread_local std::vector<std::byte> memory;
@@ -219,14 +222,23 @@ void Reader::fill_by_reads(std::span<const Piece> pieces) const {
         for (std::int64_t k = 0; k < cut.n_parts(); ++k) {
             const Part part = cut.part(k);
             const std::int64_t nbytes = cut.nbytes(part);
-            if (cut.is_direct() && nbytes >= cost_.max_gap) {  // nothing is gained by sharing a large read
-                files_->read(piece.file, piece.first + part.src, nbytes, piece.dst + part.dst);
-                continue;
-            }
-            spans.push_back({piece.file, static_cast<std::uint32_t>(i), k, piece.first + part.src, nbytes});
+            // Nothing is gained by sharing a large read.
+            const bool is_direct = cut.is_direct() && nbytes >= cost_.max_gap;
+            spans.push_back({piece.file, static_cast<std::uint32_t>(i), k, piece.first + part.src, nbytes, is_direct});
         }
     }
-    for (const Read &read : coalesce(spans, cost_.max_gap, cost_.max_nbytes)) {
+    const std::vector<Read> reads = coalesce(spans, cost_.max_gap, cost_.max_nbytes);
+    std::size_t announced = 0;
+    for (std::size_t r = 0; r < reads.size(); ++r) {
+        const Read &read = reads[r];
+        for (; cost_.is_cold && announced < std::min(r + kAnnounced, reads.size()); ++announced)
+            files_->announce(reads[announced].file, reads[announced].offset, reads[announced].nbytes);
+        if (spans[read.first].is_direct) {
+            const Span &span = spans[read.first];
+            const Piece &piece = pieces[span.window];
+            files_->read(read.file, read.offset, read.nbytes, piece.dst + cuts.of(piece).part(span.part).dst);
+            continue;
+        }
         std::byte *bytes = scratch(static_cast<std::size_t>(read.nbytes));
         files_->read(read.file, read.offset, read.nbytes, bytes);
         for (std::size_t s = read.first; s < read.last; ++s) {

@@ -250,6 +250,7 @@ void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, 
             else std::memcpy(to, from, nbytes);
         }
         if (columns_.index >= 0) put(columns_.index, row, sample.item);
+        if (columns_.path >= 0) put(columns_.path, row, sample.item);
         if (columns_.crop >= 0) put(columns_.crop, row, sample.crop);
         if (columns_.valid >= 0) data[columns_.valid + row] = static_cast<std::byte>(sample.valid);
         if (columns_.start >= 0) {
@@ -267,7 +268,7 @@ void Run::compact(Slot &slot) const {
     for (int axis = 0; axis < filled.ndim; ++axis) x_nbytes *= filled.extent[axis];
     const std::pair<std::int64_t, std::int64_t> rows[] = {
         {columns_.x, x_nbytes}, {columns_.label, labels_ ? static_cast<std::int64_t>(labels_->row_nbytes) : 0},
-        {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * filled.ndim}, {columns_.valid, 1}};
+        {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * filled.ndim}, {columns_.valid, 1}, {columns_.path, 8}};
     std::int64_t kept = 0;
     for (std::int64_t row = 0; row < filled.n; ++row) {
         if (slot.skipped[static_cast<std::size_t>(row)]) continue;

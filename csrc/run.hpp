@@ -19,9 +19,10 @@
 
 namespace gpuload {
 
-// Where each column of a batch begins in its block, in bytes; -1 for a column that is not wanted.
+// Where each column of a batch begins in its block, in bytes; -1 for a column that is not wanted. `path` holds item
+// numbers too: Python looks the paths up.
 struct Columns {
-    std::int64_t x = 0, label = -1, index = -1, crop = -1, start = -1, valid = -1;
+    std::int64_t x = 0, label = -1, index = -1, crop = -1, start = -1, valid = -1, path = -1;
 };
 
 // One row of label bytes per item.

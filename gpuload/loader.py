@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import operator
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +21,7 @@ from gpuload.devices import Device
 from gpuload.devices.cpu import CpuDevice
 from gpuload.dtypes import BOOL, INT64, Dtype
 from gpuload.errors import DeviceError
-from gpuload.options import check_options
+from gpuload.options import Sampler, check_options, whole_number
 from gpuload.order import (
     Listed,
     Shares,
@@ -26,8 +29,9 @@ from gpuload.order import (
     native_epoch,
     share,
     share_batches,
+    share_count,
 )
-from gpuload.pipeline import Flight, Job, Pipeline
+from gpuload.pipeline import Flight, Job, Pipeline, another_process
 from gpuload.plan import Ahead, IoPlan, plan_ahead, plan_io
 from gpuload.readers import posix
 from gpuload.sources.source import Source
@@ -145,6 +149,8 @@ class DataLoader:
         dataset: Source | None = None,
         **torch_names: Any,
     ) -> None:
+        if source is not None and dataset is not None:
+            raise TypeError("dataset: expected source or dataset, got both")
         source = dataset if source is None else source
         if not isinstance(source, Source):
             raise TypeError(
@@ -158,6 +164,8 @@ class DataLoader:
             for name, value in locals().items()
             if name not in ("self", "source", "dataset", "torch_names", "__class__")
         } | torch_names
+        # Trainers rebuild a loader from attributes that are named as its arguments.
+        self.__dict__.update(self._arguments)
         self._options = check_options(
             batch_size=batch_size,
             shuffle=shuffle,
@@ -195,22 +203,50 @@ class DataLoader:
         self._fingerprint: str | None = None
         self._labels = source.labels
         self._epoch = self._first = 0
+        self._largest_batch = 0  # that a batch sampler has made
         self._progress: _Progress | None = None
         self._totals = Stats()
+        self._flights: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
-        if len(self) == 0:
+        self._pid = os.getpid()
+        self._expect_batches()
+
+    def _expect_batches(self) -> None:
+        """Every rank has at least one batch.
+
+        Raises:
+            ValueError: there are too few samples, or they cannot be dealt evenly.
+            TypeError, IndexError: a list given as a sampler names something else than items.
+        """
+        o = self._options
+        if isinstance(o.batch_sampler, list | tuple):
+            self._samples.batches(o.batch_sampler)
+        elif isinstance(o.sampler, list | tuple | np.ndarray):
+            self._samples.items(o.sampler)
+        if len(self) > 0:
+            return
+        n, what = self._n_dealt()
+        if n < o.world_size:
             raise ValueError(
-                f"drop_last: expected at least one full batch of {batch_size} from "
-                f"{self._n_samples()} samples on {self._options.world_size} ranks, got none"
+                f"even: expected at least one of {n} {what} for each of {o.world_size} ranks, got "
+                f'"{o.even}"; pass even="pad" or fewer ranks'
             )
+        raise ValueError(
+            f"drop_last: expected at least one full batch of {o.batch_size} from {n} samples on "
+            f"each of {o.world_size} ranks, got none; pass drop_last=False or a smaller batch_size"
+        )
 
     # ---- Iteration
 
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
-            raise RuntimeError("DataLoader: expected an open loader, got one that was closed")
+            raise RuntimeError(
+                "DataLoader: expected an open loader, got one that was closed; make a new one"
+            )
+        if self._pipeline is not None and os.getpid() != self._pid:
+            raise RuntimeError(another_process(self._pid))
         epoch, first = self._epoch, self._first
-        shares, listed = self._shares(first)
+        shares, listed = self._deal(first)
         pipeline = self._ready_pipeline()
         flight = pipeline.start(
             native_epoch(
@@ -222,6 +258,7 @@ class DataLoader:
                 listed=listed,
             )
         )
+        self._flights.add(flight)
         self._epoch, self._first = epoch + 1, 0
         self._progress = _Progress(epoch, shares)
         self._totals += Stats(epochs=1)
@@ -232,17 +269,20 @@ class DataLoader:
     def _hand_out(self, flight: Flight, progress: _Progress) -> Iterator[Any]:
         take = flight.next
         make = self._batch_maker()
-        first = progress.shares.handed_out(0)
         try:
             yield None
             while (tensors := take()) is not None:
                 progress.batches += 1
-                yield make(tensors)
+                made = [make(tensors)]
+                del tensors
+                yield made.pop()  # while the next one is awaited, the caller alone keeps a batch
         finally:
             flight.close()
-            seen = progress.shares.handed_out(progress.batches) - first
-            self._totals += flight.stats() + Stats(batches=progress.batches, samples=seen)
-            for batch, index, crop, message in flight.failures():
+            failures, n_samples = flight.failures(), progress.shares.given(progress.batches)
+            if self._options.on_error == "skip":
+                n_samples -= sum(batch < progress.batches for batch, *_ in failures)
+            self._totals += flight.stats() + Stats(batches=progress.batches, samples=n_samples)
+            for batch, index, crop, message in failures:
                 path = self.dataset.paths[index]
                 self.errors.append(Failure(progress.epoch, batch, index, crop, path, message))
 
@@ -255,47 +295,34 @@ class DataLoader:
         make = batch_type(("x", *named))
         if "path" not in extras:
             return lambda tensors: make(*tensors)
-        columns = self._columns()
-        at = next(i for i, column in enumerate(columns) if column.name == "index")
-        order = [i for name in ("x", *named) for i, c in enumerate(columns) if c.name == name]
-        where = ("x", *named).index("path")
+        at = ("x", *named).index("path")
 
-        def with_paths(tensors: list[torch.Tensor]) -> Any:
-            paths = [self.dataset.paths[i] for i in tensors[at].tolist()]
-            values: list[Any] = [tensors[i] for i in order]
-            values.insert(where, paths)
-            return make(*values)
+        def with_paths(tensors: list[Any]) -> Any:
+            tensors[at] = [self.dataset.paths[i] for i in tensors[at].tolist()]
+            return make(*tensors)
 
         return with_paths
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank; the same on every rank."""
-        return self._shares(0)[0].n_batches
-
-    def _n_samples(self) -> int:
-        return self._shares(0)[0].n_samples
-
-    def _shares(self, first: int) -> tuple[Shares, Listed | None]:
-        """Which samples this rank sees in an epoch that goes on at sample `first`."""
         o = self._options
         if o.batch_sampler is not None:
-            per_item = self._samples.per_item_of_sampler()
-            lists = [self._samples.items(batch) for batch in o.batch_sampler]
-            lists = [batch for batch in lists if len(batch)]
-            sizes = np.array([len(batch) * per_item for batch in lists], np.int64)
-            shares, numbers = share_batches(
-                sizes, first=first, rank=o.rank, world=o.world_size, even=o.even
-            )
-            items = [lists[number] for number in numbers]
-            return shares, list_samples(np.concatenate([np.empty(0, np.int64), *items]), per_item)
-        listed = None
-        n_samples = self._samples.n
+            return share_count(len(o.batch_sampler), world=o.world_size, even=o.even)
+        return self._share(self._n_dealt()[0], first=0).n_batches
+
+    def _n_dealt(self) -> tuple[int, str]:
+        """What an epoch deals out to the ranks. A sampler tells its length, and is not gone
+        through."""
+        o = self._options
+        if o.batch_sampler is not None:
+            return len(o.batch_sampler), "batches"
         if o.sampler is not None:
-            listed = list_samples(
-                self._samples.items(o.sampler), self._samples.per_item_of_sampler()
-            )
-            n_samples = len(listed.items)
-        shares = share(
+            return len(o.sampler) * self._samples.per_item_of_sampler(), "samples"
+        return self._samples.n, "samples"
+
+    def _share(self, n_samples: int, *, first: int) -> Shares:
+        o = self._options
+        return share(
             n_samples,
             first=first,
             batch_size=o.batch_size,
@@ -304,7 +331,34 @@ class DataLoader:
             world=o.world_size,
             even=o.even,
         )
-        return shares, listed
+
+    def _deal(self, first: int) -> tuple[Shares, Listed | None]:
+        """Which samples this rank sees in an epoch that goes on at sample `first`. Goes through
+        the sampler once."""
+        o = self._options
+        if o.batch_sampler is not None:
+            return self._deal_batches(o.batch_sampler, first)
+        if o.sampler is None:
+            return self._share(self._samples.n, first=first), None
+        per_item = self._samples.per_item_of_sampler()
+        listed = list_samples(self._samples.items(o.sampler), per_item)
+        return self._share(len(listed.items), first=first), listed
+
+    def _deal_batches(
+        self, batch_sampler: Sampler[Sequence[int]], first: int
+    ) -> tuple[Shares, Listed]:
+        o, per_item = self._options, self._samples.per_item_of_sampler()
+        batches = self._samples.batches(batch_sampler)
+        sizes = np.array([len(batch) * per_item for batch in batches], np.int64)
+        self._largest_batch = max(self._largest_batch, int(sizes.max()))
+        shares, numbers = share_batches(
+            sizes, first=first, rank=o.rank, world=o.world_size, even=o.even
+        )
+        # Crops are numbered over the whole epoch, whichever part of it this is.
+        listed = list_samples(np.concatenate(batches), per_item)
+        ends = np.cumsum(sizes)
+        rows = [np.arange(ends[k] - sizes[k], ends[k]) for k in numbers]
+        return shares, listed.take(np.concatenate([np.empty(0, np.int64), *rows]))
 
     # ---- How batches are made
 
@@ -323,30 +377,34 @@ class DataLoader:
             "crop": Column("crop", INT64, ()),
             "start": Column("start", INT64, (ndim,)),
             "valid": Column("valid", BOOL, ()),
+            "path": Column("path", INT64, (), on_host=True),  # item numbers, looked up at hand-out
         }
-        extras = self._options.extras
-        wanted += [known[name] for name in extras if name in known]
-        if "path" in extras and "index" not in extras:
-            wanted.append(known["index"])
-        return wanted
+        return wanted + [known[name] for name in self._options.extras]
 
     def _io_plan(self) -> IoPlan:
-        """How files are read; looked at again as long as they are cold."""
-        if self._plan is None or self._plan.is_cold:
-            facts = posix.look_at(self.dataset.catalog, self._files)
-            self._plan = plan_io(facts, io=self._options.io, threads=self._options.threads)
+        """How files are read."""
+        if self._plan is None:
+            self._plan = self._fresh_plan()
         return self._plan
+
+    def _fresh_plan(self) -> IoPlan:
+        facts = posix.look_at(self.dataset.catalog, self._files)
+        return plan_io(facts, io=self._options.io, threads=self._options.threads)
 
     def _layout(self) -> BatchLayout:
         largest = self._options.batch_size
         if self._options.batch_sampler is not None:
-            per_item = self._samples.per_item_of_sampler()
-            largest = max(
-                (len(batch) * per_item for batch in self._options.batch_sampler), default=1
-            )
+            largest = self._largest_batch or self._guess_largest_batch(self._options.batch_sampler)
         return lay_out(
             self._columns(), batch_size=largest, window_elements=self._samples.largest_window
         )
+
+    def _guess_largest_batch(self, batch_sampler: Sampler[Sequence[int]]) -> int:
+        """Before the first epoch: torch's BatchSampler tells, others are gone through."""
+        items = getattr(batch_sampler, "batch_size", None)
+        if not isinstance(items, int):
+            items = max(len(batch) for batch in self._samples.batches(batch_sampler))
+        return items * self._samples.per_item_of_sampler()
 
     def _ahead(self, layout: BatchLayout, plan: IoPlan) -> Ahead:
         return plan_ahead(
@@ -354,11 +412,15 @@ class DataLoader:
             batch_size=self._options.batch_size,
             prefetch=self._options.prefetch,
             threads=plan.threads,
+            io=plan.io,
         )
 
     def _ready_pipeline(self) -> Pipeline:
         """The pipeline of the last epoch, unless files are to be read another way now."""
         plan = self._io_plan()
+        if plan.may_warm and self._pipeline is not None:
+            fresh = self._fresh_plan()
+            plan = self._plan = fresh if fresh.io != plan.io else plan
         layout = self._layout()
         if (
             self._pipeline is not None
@@ -399,7 +461,7 @@ class DataLoader:
         return {
             "seed": self.seed,
             "shuffle": self._options.shuffle,
-            "samples_per_epoch": self._samples.n,
+            "samples_per_epoch": self._samples.n if self.sampler is None else self._n_dealt()[0],
             "data": self._fingerprint,
         }
 
@@ -409,30 +471,40 @@ class DataLoader:
         Raises:
             ValueError: the state is of other data, another crop count or another kind of shuffle.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state: expected what state_dict returned, got {type(state).__name__}")
         if state.get("schema") != _STATE_SCHEMA:
             raise ValueError(
                 f"state: expected schema {_STATE_SCHEMA}, got {state.get('schema')!r}; it is of "
-                "another version"
+                "another version, or of another loader"
             )
-        mine = self._identity() | {"seed": state["seed"]}
-        for name, value in mine.items():
-            if state[name] != value:
+        mine = self._identity()
+        for name in ("epoch", "samples", *mine):
+            if name not in state:
+                raise ValueError(f"state: expected {name}, got {', '.join(state)}")
+            if name in mine and name != "seed" and state[name] != mine[name]:
                 raise ValueError(
-                    f"state: expected {name} {value!r} as of this loader, got {state[name]!r}; "
-                    "the state was taken from other data or another order"
+                    f"state: expected {name} {mine[name]!r} as of this loader, got "
+                    f"{state[name]!r}; the state was taken from other data or another order"
                 )
-        self.seed = int(state["seed"])
-        self._epoch, self._first = int(state["epoch"]), int(state["samples"])
+        seed, epoch, samples = (
+            whole_number(name, state[name], None if name == "seed" else 0)
+            for name in ("seed", "epoch", "samples")
+        )
+        if self.batch_sampler is None and samples >= mine["samples_per_epoch"]:
+            raise ValueError(
+                f"state: expected samples below {mine['samples_per_epoch']}, got {samples}"
+            )
+        self.seed, self._epoch, self._first = seed, epoch, samples
         self._progress = None
 
     def set_epoch(self, epoch: int) -> None:
         """Pin the epoch of the next iteration; later ones count on from it. A sampler's set_epoch
         is called too."""
-        if epoch < 0:
-            raise ValueError(f"epoch: expected 0 or more, got {epoch}")
+        epoch = whole_number("epoch", epoch, 0)
         if self._progress is not None or epoch != self._epoch:
             self._first = 0  # a loaded position holds only for its own epoch
-        self._epoch, self._progress = int(epoch), None
+        self._epoch, self._progress = epoch, None
         inner = getattr(self.batch_sampler, "sampler", None)
         for sampler in (self.sampler, self.batch_sampler, inner):
             pin = getattr(sampler, "set_epoch", None)
@@ -449,12 +521,12 @@ class DataLoader:
     def stats(self) -> Stats:
         """Totals of the iterations that have ended."""
         blocks = self._pipeline[0].batch_blocks if self._pipeline else 0
+        return self._with_reads() + Stats(batch_blocks=blocks)
+
+    def _with_reads(self) -> Stats:
         files = self._files.native
-        return replace(
-            self._totals,
-            read_nbytes=files.read_nbytes,
-            read_requests=files.read_requests,
-            batch_blocks=blocks,
+        return self._totals + Stats(
+            read_nbytes=files.read_nbytes, read_requests=files.read_requests
         )
 
     def memory(self) -> Memory:
@@ -501,15 +573,14 @@ class DataLoader:
         return "\n".join(lines)
 
     def _evenness(self) -> str:
-        shares = self._shares(0)[0]
-        covered = shares.n_local * shares.world
-        if covered < shares.n_samples:
-            return f"{shares.n_samples - covered} samples left out"
-        return (
-            f"{covered - shares.n_samples} samples repeated"
-            if covered > shares.n_samples
-            else "even"
-        )
+        o, (n, what) = self._options, self._n_dealt()
+        if o.even == "exact" and not o.drop_last:
+            return "each once"
+        share = len(self) if what == "batches" else self._share(n, first=0).n_local
+        covered = share * o.world_size
+        if covered < n:
+            return f"{n - covered} {what} left out"
+        return f"{covered - n} {what} repeated" if covered > n else "even"
 
     # ---- Ending
 
@@ -517,9 +588,11 @@ class DataLoader:
         """End the threads, close files, free memory. Batches handed out stay valid. May be called
         twice."""
         self._closed = True
-        if self._pipeline is not None:
-            self._pipeline[0].close()
-            self._pipeline = None
+        for flight in list(self._flights):
+            flight.close()
+        self._pipeline = None
+        self._totals = self._with_reads()
+        self._files = posix.open_files(self.dataset.catalog)  # none of them open
 
     def __enter__(self) -> DataLoader:
         return self
@@ -595,18 +668,46 @@ class _Samples:
             "batch_size=1"
         )
 
-    def items(self, sampler: Iterable[int]) -> Ints:
+    def items(self, sampler: Iterable[int], name: str = "sampler") -> Ints:
         """What a sampler yields, as item numbers.
 
         Raises:
             TypeError, IndexError: it yields something else, or items that are not there.
+            ValueError: it yields nothing.
         """
-        items = np.array([int(i) for i in sampler], np.int64)
+        drawn = list(sampler)
+        try:
+            items = np.fromiter(map(operator.index, drawn), np.int64, len(drawn))
+        except TypeError:
+            other = next((i for i in drawn if not hasattr(i, "__index__")), drawn)
+            raise TypeError(
+                f"{name}: expected item numbers, got {other!r}; pass lists of items as "
+                "batch_sampler="
+            ) from None
+        if not len(items):
+            raise ValueError(f"{name}: expected at least one item, got none")
         n = len(self._source)
         bad = items[(items < -n) | (items >= n)]
         if len(bad):
-            raise IndexError(f"sampler: expected items of [{-n}, {n}), got {bad[0]}")
+            raise IndexError(f"{name}: expected items of [{-n}, {n}), got {bad[0]}")
         return np.where(items < 0, items + n, items)
+
+    def batches(self, batch_sampler: Iterable[Sequence[int]]) -> list[Ints]:
+        """What a batch sampler yields, as item numbers of each batch.
+
+        Raises:
+            TypeError, IndexError, ValueError: as of `items`.
+        """
+        batches = []
+        for drawn in batch_sampler:
+            if not isinstance(drawn, Iterable):
+                raise TypeError(
+                    f"batch_sampler: expected lists of items, got {drawn!r}; pass items as sampler="
+                )
+            batches.append(self.items(drawn, "batch_sampler"))
+        if not batches:
+            raise ValueError("batch_sampler: expected at least one batch, got none")
+        return batches
 
     def per_item_of_sampler(self) -> int:
         if self.geometry.per_item is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,14 +26,24 @@ _NOT_HERE = {
 }
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Sampler(Protocol[T_co]):
+    """Names items, or lists of items, anew each epoch."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The arguments of one DataLoader, after their checks. `threads` None means as many as fit."""
 
     batch_size: int
     shuffle: bool | str
-    sampler: Iterable[int] | None
-    batch_sampler: Iterable[Sequence[int]] | None
+    sampler: Sampler[int] | None
+    batch_sampler: Sampler[Sequence[int]] | None
     drop_last: bool
     seed: int
     prefetch: int
@@ -77,40 +87,59 @@ def check_options(
         known.get(name, value)
         for name, value in (("seed", seed), ("prefetch", prefetch), ("threads", threads))
     )
-    if batch_sampler is not None and (
-        batch_size != 1 or shuffle or sampler is not None or drop_last
-    ):
-        raise ValueError(
-            "batch_sampler: expected no batch_size, shuffle, sampler or drop_last beside it, got "
-            "one; "
-            "a batch sampler decides all of them"
-        )
+    if batch_sampler is not None:
+        beside = {"shuffle": shuffle, "sampler": sampler is not None, "drop_last": drop_last}
+        beside["batch_size"] = batch_size not in (1, None)
+        if any(beside.values()):
+            raise ValueError(
+                "batch_sampler: expected no batch_size, shuffle, sampler or drop_last beside it, "
+                f"got {' and '.join(name for name, given in beside.items() if given)}; a batch "
+                "sampler decides all of them"
+            )
+        batch_size = 1
+    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if given is not None:
+            _check_sampler(name, given)
     if sampler is not None and shuffle:
         raise ValueError(
             "sampler: expected shuffle=False beside it, got a sampler and shuffle; the sampler "
             "decides the order"
         )
     rank, world_size = _place(rank, world_size, is_sharded(sampler) or is_sharded(batch_sampler))
+    if not isinstance(extras, Iterable):
+        raise TypeError(f'extras: expected names such as "index", got {extras!r}')
     extras = (extras,) if isinstance(extras, str) else tuple(extras)
     for name in extras:
         _one_of("extras", name, EXTRAS)
     return Options(
-        batch_size=_number("batch_size", batch_size, 1),
+        batch_size=whole_number("batch_size", batch_size, 1),
         shuffle=_shuffle(shuffle),
         sampler=sampler,
         batch_sampler=batch_sampler,
         drop_last=bool(drop_last),
-        seed=_number("seed", seed, None),
-        prefetch=_number("prefetch", prefetch, 1),
-        threads=None if threads == "auto" else _number("threads", threads, 1),
+        seed=whole_number("seed", seed, None),
+        prefetch=whole_number("prefetch", prefetch, 1),
+        threads=None if threads == "auto" else whole_number("threads", threads, 1),
         io=_one_of("io", io, _IO),
         rank=rank,
         world_size=world_size,
         even=_one_of("even", even, _EVEN),
         on_error=_one_of("on_error", on_error, _ON_ERROR),
-        max_errors=None if max_errors is None else _number("max_errors", max_errors, 0),
+        max_errors=None if max_errors is None else whole_number("max_errors", max_errors, 0),
         extras=tuple(dict.fromkeys(extras)),
     )
+
+
+def _check_sampler(name: str, sampler: Any) -> None:
+    """A sampler is gone through once an epoch, and its length is known before."""
+    if not isinstance(sampler, Iterable) or not isinstance(sampler, Sized):
+        raise TypeError(
+            f"{name}: expected a list, or a sampler with a length that can be gone through every "
+            f"epoch, got {type(sampler).__name__}"
+        )
+    if len(sampler) == 0:
+        what = "item" if name == "sampler" else "batch"
+        raise ValueError(f"{name}: expected at least one {what}, got none")
 
 
 def is_sharded(sampler: object) -> bool:
@@ -129,10 +158,12 @@ def _translate(torch_names: Mapping[str, Any]) -> dict[str, Any]:
             if value is not None:
                 found["prefetch"] = value
         elif name == "generator":
+            if value is not None and not isinstance(value, torch.Generator):
+                raise TypeError(f"generator: expected a torch.Generator, got {value!r}; pass seed=")
             if value is not None:
                 found["seed"] = value.initial_seed()
         elif name in _NOT_HERE:
-            if value:
+            if value if name != "in_order" else not value:
                 raise TypeError(
                     f"{name}: expected not to be passed, got {value!r}; {_NOT_HERE[name]}"
                 )
@@ -158,8 +189,8 @@ def _place(rank: Any, world_size: Any, sampler_is_sharded: bool) -> tuple[int, i
                 "rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size()"
             )
         return 0, 1
-    world_size = _number("world_size", world_size, 1)
-    rank = _number("rank", rank, 0)
+    world_size = whole_number("world_size", world_size, 1)
+    rank = whole_number("rank", rank, 0)
     if rank >= world_size:
         raise ValueError(f"rank: expected a number of [0, {world_size}), got {rank}")
     return rank, world_size
@@ -173,7 +204,8 @@ def _shuffle(shuffle: Any) -> bool | str:
     return "block"
 
 
-def _number(name: str, value: Any, least: int | None) -> int:
+def whole_number(name: str, value: Any, least: int | None) -> int:
+    """Check that an argument is a whole number, and not below `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected a whole number, got {value!r}")
     if least is not None and value < least:

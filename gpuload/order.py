@@ -51,10 +51,13 @@ class Shares:
         counted."""
         if self.seen is not None:
             return int(self.seen[n_batches])
-        local = min(n_batches * self.batch_size, self.n_local)
-        if self.ends is not None and n_batches > 0:
-            local = int(self.ends[n_batches - 1])
-        return min(self.first + local * self.world, self.n_samples)
+        return min(self.first + self.given(n_batches) * self.world, self.n_samples)
+
+    def given(self, n_batches: int) -> int:
+        """Samples, repeats included, in this many batches of this rank."""
+        if self.ends is not None:
+            return int(self.ends[n_batches - 1]) if n_batches else 0
+        return min(n_batches * self.batch_size, self.n_local)
 
 
 def share(
@@ -77,26 +80,38 @@ def share(
         ValueError: "exact" cannot be had: a rank would have a batch without samples.
     """
     left = n_samples - first
-    n_local = left // world if even == "drop" else math.ceil(left / world)
+    fewest, most = left // world, math.ceil(left / world)  # samples of a rank
+    n_local = fewest if even == "drop" else most
     if drop_last:
-        n_local -= n_local % batch_size
+        n_local = (most if even == "pad" else fewest) // batch_size * batch_size
     ends = None
-    if even == "exact" and left % world and rank >= left % world and not drop_last:
-        n_batches, n_local = math.ceil(n_local / batch_size), left // world
-        if n_local < n_batches:
+    if even == "exact" and fewest < most and not drop_last:
+        n_batches, n_local = math.ceil(most / batch_size), fewest + (rank < left % world)
+        if fewest < n_batches:  # on some rank; said on all, so that none is left waiting
             raise ValueError(
                 f'even: expected "pad" or "drop" for {left} samples on {world} ranks with '
-                "batch_size "
-                f'{batch_size}, got "exact"; a rank would have a batch without samples'
+                f'batch_size {batch_size}, got "exact"; a rank would have a batch without samples'
             )
-        if (
-            math.ceil(n_local / batch_size) < n_batches
-        ):  # the last batch takes one sample of the one before
-            ends = np.minimum(np.arange(1, n_batches + 1) * batch_size, n_local).astype(np.int64)
-            ends[-2] -= 1
-    elif even == "exact" and drop_last:
-        n_local = (left // world) // batch_size * batch_size
+        if math.ceil(fewest / batch_size) < n_batches:
+            # The last batch takes one sample of the one before, on all ranks: until then they have
+            # seen the same part of the epoch.
+            ends = np.arange(1, n_batches + 1, dtype=np.int64) * batch_size
+            ends[-2:] = ends[-2] - 1, n_local
     return Shares(n_samples, first, rank, world, n_local, batch_size, ends)
+
+
+def share_count(n_batches: int, *, world: int, even: str) -> int:
+    """How many of the batches of a batch sampler each rank gets.
+
+    Raises:
+        ValueError: batches cannot be dealt evenly ("exact").
+    """
+    if even == "exact" and n_batches % world:
+        raise ValueError(
+            f"even: expected a number of batches that {world} ranks can share, got {n_batches} and "
+            'even="exact"; pass "pad" or "drop"'
+        )
+    return n_batches // world if even == "drop" else math.ceil(n_batches / world)
 
 
 def share_batches(
@@ -109,28 +124,22 @@ def share_batches(
         sizes: samples of each batch, none of them 0.
 
     Returns:
-        The shares, over the samples of this rank's batches alone, and the numbers of these batches.
+        The shares, over the samples of this rank's batches alone, and the numbers of these batches:
+        those that repeat one from the start of the epoch, which are handed out last, come first.
 
     Raises:
-        ValueError: batches cannot be dealt evenly ("exact"), or a rank would have none.
+        ValueError: batches cannot be dealt evenly ("exact").
     """
-    ends = np.cumsum(sizes)
+    n, ends = len(sizes), np.cumsum(sizes)
     start = int(np.searchsorted(ends, first, side="right"))
-    left = len(sizes) - start
-    n_local = left // world if even == "drop" else math.ceil(left / world)
+    n_local = share_count(n - start, world=world, even=even)
     numbers = start + np.arange(n_local) * world + rank
-    real = numbers[numbers < len(sizes)]
-    if (even == "exact" and left % world) or (n_local and not len(real)):
-        raise ValueError(
-            f"even: expected a number of batches that {world} ranks can share, got {left} and "
-            f'even="{even}"; '
-            'pass even="drop"'
-        )
-    local = np.concatenate((sizes[real], sizes[real][: n_local - len(real)]))
-    seen = np.minimum(start + np.arange(n_local + 1) * world, len(sizes))
+    own, repeats = numbers[numbers < n], numbers[numbers >= n] % max(n, 1)
+    local = np.concatenate((sizes[own], sizes[repeats]))
+    seen = np.minimum(start + np.arange(n_local + 1) * world, n)
     shares = Shares(
-        n_samples=int(sizes[real].sum()),
-        first=0,
+        n_samples=int(local.sum()),
+        first=int(sizes[repeats].sum()),  # what comes after the last sample is counted as a repeat
         rank=0,
         world=1,
         n_local=int(local.sum()),
@@ -138,7 +147,7 @@ def share_batches(
         ends=np.cumsum(local),
         seen=np.concatenate(([0], ends))[seen],
     )
-    return shares, real
+    return shares, np.concatenate((repeats, own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,9 @@ class Listed:
 
     items: Ints
     crops: np.ndarray[tuple[int], np.dtype[np.uint32]]
+
+    def take(self, rows: Ints) -> Listed:
+        return Listed(self.items[rows], self.crops[rows])
 
 
 def list_samples(items: Ints, per_item: int) -> Listed:

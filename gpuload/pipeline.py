@@ -7,13 +7,15 @@ other device one thread here takes filled slabs through the ring.
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -49,6 +51,10 @@ class Flight(Protocol):
         """The tensors of the next batch, None at the end. Raises what went wrong while it was
         made."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a thread is in `next`, in native code."""
+
     def close(self) -> None: ...
 
     def stats(self) -> Stats: ...
@@ -64,23 +70,27 @@ class Pipeline:
         self._device = device
         self._workers = _native.Workers(job.threads)
         self._memory = _native.BatchMemory(job.layout.nbytes, job.ahead.depth + 1, [])
-        self._flights: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._idle: list[Carrier] = []
 
     def start(self, epoch: _native.Epoch) -> Flight:
         """Begin to fill the batches of an epoch."""
+        if _at_exit.has_begun:
+            _at_exit.refuse()
         flight: Flight
         if self._device.is_host:
             flight = HostFlight(self._run(epoch, self._memory, is_slabs=False))
         else:
-            flight = StagedFlight(self._job, self._device, epoch, self._run)
-        self._flights.add(flight)
+            carrier = self._idle.pop() if self._idle else Carrier(self._job, self._device)
+            run = self._run(epoch, carrier.memory, is_slabs=True)
+            flight = StagedFlight(self._job, carrier, run, self._idle.append)
+        _at_exit.flights.add(flight)
         return flight
 
     def _run(
         self, epoch: _native.Epoch, memory: _native.BatchMemory, *, is_slabs: bool
     ) -> _native.Run:
         job, ahead = self._job, self._job.ahead
-        names = ("x", "y", "index", "crop", "start", "valid")
+        names = ("x", "y", "index", "crop", "start", "valid", "path")
         return _native.Run(
             self._workers,
             job.reader,
@@ -96,6 +106,7 @@ class Pipeline:
             ahead.depth,
             ahead.batches_per_claim,
             ahead.chunks_per_batch,
+            ahead.consumer_helps and not is_slabs,
             ON_ERROR.index(job.on_error),
             -1 if job.max_errors is None else job.max_errors,
             is_slabs,
@@ -105,23 +116,52 @@ class Pipeline:
     def batch_blocks(self) -> int:
         return self._memory.n_blocks
 
-    def close(self) -> None:
-        for flight in list(self._flights):
+
+class _AtExit:
+    """Ends what is in progress before the interpreter does: it would stop a daemon thread of the
+    user's wherever it is, and inside native code that ends the process."""
+
+    def __init__(self) -> None:
+        self.flights: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.has_begun = False
+
+    def __call__(self) -> None:
+        self.has_begun = True
+        for flight in list(self.flights):
             flight.close()
+        until = time.monotonic() + _EXIT_TIMEOUT_S
+        while any(flight.is_waiting for flight in self.flights) and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def refuse(self) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("loader: expected a running interpreter, got one that is exiting")
+        raise SystemExit  # of the thread alone, and silently
+
+
+_EXIT_TIMEOUT_S = 2.0
+_at_exit = _AtExit()
+atexit.register(_at_exit)
 
 
 class HostFlight:
     """An epoch whose batches are filled where the consumer reads them."""
 
     def __init__(self, run: _native.Run) -> None:
-        self._run = run
+        self._run: _native.Run | _Ended = run
+        self._pid = os.getpid()
+        self.is_waiting = False
 
     def next(self) -> list[torch.Tensor] | None:
-        capsules = self._run.next()
+        self.is_waiting = True
+        try:
+            capsules = self._run.next()
+        finally:
+            self.is_waiting = False
         return None if capsules is None else [_from_dlpack(capsule) for capsule in capsules]
 
     def close(self) -> None:
-        self._run.close()
+        self._run = _end(self._run, self._pid)
 
     def stats(self) -> Stats:
         return _run_stats(self._run)
@@ -130,66 +170,93 @@ class HostFlight:
         return self._run.failures()
 
 
+class Carrier:
+    """What takes filled slabs to the device: slabs, a ring, its streams. One flight at a time uses
+    it, and a later one again."""
+
+    def __init__(self, job: Job, device: Device) -> None:
+        n_slabs = job.ahead.depth + 1
+        nbytes = job.layout.nbytes
+        self.slabs = {
+            slab.data_ptr(): slab for slab in (device.host_memory(nbytes) for _ in range(n_slabs))
+        }
+        self.memory = _native.BatchMemory(nbytes, n_slabs, list(self.slabs))
+        self.ring = Ring(device, nbytes=nbytes, n_slots=job.ahead.depth)
+
+
 class StagedFlight:
-    """An epoch whose batches a thread takes to the device, a bounded number ahead of the
-    consumer."""
+    """An epoch whose batches a thread takes to the device, a bounded number ahead of the consumer.
+
+    `give_back` gets the carrier when no slab of it is in use any more.
+    """
+
+    is_waiting = False  # not in native code
 
     def __init__(
-        self, job: Job, device: Device, epoch: _native.Epoch, start: Callable[..., _native.Run]
+        self, job: Job, carrier: Carrier, run: _native.Run, give_back: Callable[[Carrier], None]
     ) -> None:
         self._layout = job.layout
         self._depth = job.ahead.depth
-        n_slabs = self._depth + 1
-        self._slabs = {
-            slab.data_ptr(): slab
-            for slab in (device.host_memory(job.layout.nbytes) for _ in range(n_slabs))
-        }
-        memory = _native.BatchMemory(job.layout.nbytes, n_slabs, list(self._slabs))
-        self._ring = Ring(device, nbytes=job.layout.nbytes, n_slots=self._depth)
-        self._run = start(epoch, memory, is_slabs=True)
-        self._ready: deque[tuple[Staged, list[list[int]]]] = deque()
+        self._carrier = carrier
+        self._run: _native.Run | _Ended = run
+        self._give_back = give_back
+        self._pid = os.getpid()
+        self._ready: deque[tuple[Staged, list[list[int]], dict[int, torch.Tensor]]] = deque()
         self._changed = threading.Condition()
         self._error: BaseException | None = None
-        self._done = self._closed = False
+        self._done = self._closed = self._is_reusable = False
         self._stage_s = self._wait_s = 0.0
-        self._thread = threading.Thread(target=self._work, name="gpuload-stage", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, args=(run,), name="gpuload-stage", daemon=True
+        )
         self._thread.start()
 
-    def _work(self) -> None:
+    def _work(self, run: _native.Run) -> None:
+        copying: deque[tuple[Event, int]] = deque()  # slabs that a copy may still read
         try:
-            self._stage_all()
+            try:
+                self._stage_all(run, copying)
+            finally:
+                while copying:
+                    self._release(run, copying)
+            self._is_reusable = True
         except BaseException as error:
             self._error = error
         with self._changed:
             self._done = True
             self._changed.notify_all()
 
-    def _stage_all(self) -> None:
-        copying: deque[tuple[Event, int]] = deque()  # slabs that a copy may still read
+    def _stage_all(self, run: _native.Run, copying: deque[tuple[Event, int]]) -> None:
+        ring, slabs = self._carrier.ring, self._carrier.slabs
         while not self._closed:
             if len(copying) == self._depth:  # keep one slab free for the readers
-                self._release(copying)
-            filled = self._run.next_slab()
+                self._release(run, copying)
+            filled = run.next_slab()
             if filled is None:
-                break
+                return
             address, block, shapes = filled
             start = time.perf_counter()
-            staged = self._ring.stage(self._slabs[address])
+            on_host = self._layout.host_copies(slabs[address], shapes)
+            try:
+                staged = ring.stage(slabs[address])
+            except BaseException:
+                copying.append((ring.copies.record(), block))  # its copy may have begun
+                raise
             self._stage_s += time.perf_counter() - start
             copying.append((staged.copied, block))
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
-                self._ready.append((staged, shapes))
+                self._ready.append((staged, shapes, on_host))
                 self._changed.notify_all()
-        while copying:
-            self._release(copying)
 
-    def _release(self, copying: deque[tuple[Event, int]]) -> None:
+    def _release(self, run: _native.Run, copying: deque[tuple[Event, int]]) -> None:
         copied, block = copying.popleft()
         copied.synchronize()
-        self._run.release(block)
+        run.release(block)
 
     def next(self) -> list[torch.Tensor] | None:
+        if os.getpid() != self._pid:  # the thread stayed in the parent
+            raise RuntimeError(another_process(self._pid))
         start = time.perf_counter()
         with self._changed:
             while not (self._ready or self._done or self._closed):
@@ -200,18 +267,29 @@ class StagedFlight:
                     error, self._error = self._error, None
                     raise error
                 return None
-            staged, shapes = self._ready.popleft()
+            staged, shapes, on_host = self._ready.popleft()
             self._changed.notify_all()
-        return self._layout.tensors(self._ring.hand_out(staged), shapes)
+        tensors = self._layout.tensors(self._carrier.ring.hand_out(staged), shapes)
+        for i, tensor in on_host.items():
+            tensors[i] = tensor
+        return tensors
 
     def close(self) -> None:
+        if os.getpid() != self._pid:  # nor is the lock to be trusted
+            self._run = _end(self._run, self._pid)
+            return
         with self._changed:
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-        self._run.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._run = _end(self._run, self._pid)
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join()
+        with self._changed:
+            is_reusable, self._is_reusable = self._is_reusable, False
+        if is_reusable:
+            self._give_back(self._carrier)
 
     def stats(self) -> Stats:
         counted = _run_stats(self._run)
@@ -221,7 +299,41 @@ class StagedFlight:
         return self._run.failures()
 
 
-def _run_stats(run: _native.Run) -> Stats:
+def another_process(pid: int) -> str:
+    """What to say to a child that uses what its parent made."""
+    return (
+        f"loader: expected use in process {pid} that made it, got process {os.getpid()}; make a "
+        "DataLoader after the fork, or use spawn"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What is left of a run: its counts. The run itself would keep its threads."""
+
+    useful_nbytes: int = 0
+    fill_ns: int = 0
+    wait_ns: int = 0
+    failed: tuple[tuple[int, int, int, str], ...] = ()
+
+    def next(self) -> None:
+        return None
+
+    def failures(self) -> list[tuple[int, int, int, str]]:
+        return list(self.failed)
+
+
+def _end(run: _native.Run | _Ended, pid: int) -> _Ended:
+    """Close a run that process `pid` made. A forked child touches none of its locks."""
+    if isinstance(run, _Ended):
+        return run
+    if os.getpid() != pid:
+        return _Ended()
+    run.close()
+    return _Ended(run.useful_nbytes, run.fill_ns, run.wait_ns, tuple(run.failures()))
+
+
+def _run_stats(run: _native.Run | _Ended) -> Stats:
     return Stats(
         useful_nbytes=run.useful_nbytes, fill_s=run.fill_ns / 1e9, wait_s=run.wait_ns / 1e9
     )

@@ -28,6 +28,7 @@ HELP_NBYTES = 1 << 20
 # A read that serves several windows stays below this, and with it the scratch memory of a thread.
 MAX_READ_NBYTES = 4 << 20
 MAX_GAP_NBYTES = 128 << 10
+PAGE_NBYTES = 4096  # devices are read by pages: a gap within one costs nothing
 
 # Threads that wait for requests: cold local disks gain up to 16, network file systems beyond.
 COLD_THREADS = 16
@@ -62,7 +63,8 @@ class IoPlan:
 
     io: str  # "pread" or "mmap"
     reason: str
-    is_cold: bool  # the next epoch may find the files in the page cache, and then map them
+    is_cold: bool  # reads go to a device or a network, not to the page cache
+    may_warm: bool  # the next epoch may find the files in the page cache, and then map them
     threads: int
     request_ns: float
     bytes_per_ns: float
@@ -105,15 +107,17 @@ def plan_io(facts: Facts, *, io: str, threads: int | None) -> IoPlan:
             threads = max(threads, NETWORK_THREADS)
         elif chosen == "pread" and cold:
             threads = max(threads, COLD_THREADS)
+    is_cold = chosen == "pread" and (cold or facts.is_network)
     gap = min(int(facts.request_ns * facts.bytes_per_ns), MAX_GAP_NBYTES)
     return IoPlan(
         chosen,
         reason,
-        cold and io == "auto",
+        is_cold,
+        cold and io == "auto" and not facts.is_network,
         threads,
         facts.request_ns,
         facts.bytes_per_ns,
-        gap,
+        max(gap, PAGE_NBYTES) if is_cold else gap,
         MAX_READ_NBYTES,
     )
 

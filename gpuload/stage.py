@@ -18,13 +18,20 @@ from gpuload.dtypes import DTYPES, Dtype
 _ALIGN = 64  # bytes; a cache line, and what vector loads like best
 
 
+Shapes = Sequence[Sequence[int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One tensor of a batch: rows of `row_shape`, or of the window's shape when that is None."""
+    """One tensor of a batch: rows of `row_shape`, or of the window's shape when that is None.
+
+    A column that is `on_host` is wanted by the loader itself: it does not go to the device.
+    """
 
     name: str
     dtype: Dtype
     row_shape: tuple[int, ...] | None = None
+    on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +49,22 @@ class BatchLayout:
                 return offset
         return -1
 
-    def tensors(self, memory: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    def tensors(self, memory: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
         """The columns as views of a batch's memory (uint8). `shapes` include the batch axis."""
-        views = []
-        for column, offset, shape in zip(self.columns, self.offsets, shapes, strict=True):
-            nbytes = math.prod(shape) * column.dtype.nbytes
-            view = memory.narrow(0, offset, nbytes).view(column.dtype.torch)
-            views.append(view.view(tuple(shape)))
-        return views
+        return [self._view(memory, i, shape) for i, shape in enumerate(shapes)]
+
+    def host_copies(self, slab: torch.Tensor, shapes: Shapes) -> dict[int, torch.Tensor]:
+        """Copies of the columns that stay on the host, by position, from a slab in host memory."""
+        return {
+            i: self._view(slab, i, shapes[i]).clone()
+            for i, column in enumerate(self.columns)
+            if column.on_host
+        }
+
+    def _view(self, memory: torch.Tensor, i: int, shape: Sequence[int]) -> torch.Tensor:
+        dtype = self.columns[i].dtype
+        nbytes = math.prod(shape) * dtype.nbytes
+        return memory.narrow(0, self.offsets[i], nbytes).view(dtype.torch).view(tuple(shape))
 
 
 def lay_out(columns: Sequence[Column], *, batch_size: int, window_elements: int) -> BatchLayout:
@@ -101,6 +116,8 @@ class Ring:
         self.copies: Stream = device.stream()
         self.kernels: Stream = device.stream()
         self.slots = [Slot(device.memory(nbytes, stream=self.copies)) for _ in range(n_slots)]
+        for slot in self.slots:  # a ring may be dropped while its last kernels still run
+            device.hand_over(slot.staging, self.kernels)
         self._next = 0
 
     def stage(self, slab: torch.Tensor) -> Staged:

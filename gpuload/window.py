@@ -54,7 +54,7 @@ class GridCrop:
     Args:
         size: elements along each axis of an item, None for an axis kept whole; one number for
             all axes.
-        stride: elements between starts along each axis, `size` when not given.
+        stride: elements between starts along each axis, `size` where not given.
     """
 
     size: Size
@@ -121,7 +121,10 @@ def resolve(crop: Crop | None, shapes: Ints, name: Callable[[int], str]) -> Geom
     if isinstance(crop, RandomCrop):
         count = _whole_number(crop.per_array, "per_array")
         return Geometry(_RANDOM, size, (), extents, np.full(n, count, np.int64))
-    stride = size if crop.stride is None else _per_axis(crop.stride, "stride", ndim, shapes, name)
+    stride = size
+    if crop.stride is not None:
+        given = _per_axis(crop.stride, "stride", ndim, shapes, name)
+        stride = tuple(k if step < 0 else step for step, k in zip(given, size, strict=True))
     steps = np.where(
         np.array(stride, np.int64) < 0, np.maximum(shapes, 1), np.array(stride, np.int64)
     )
@@ -137,7 +140,7 @@ def _per_axis(
     name: Callable[[int], str],
 ) -> tuple[int, ...]:
     """One number per axis, -1 for an axis kept whole."""
-    sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * ndim
+    sizes = tuple(size) if isinstance(size, tuple | list | np.ndarray) else (size,) * ndim
     if len(sizes) != ndim:
         shape = tuple(map(int, shapes[0])) if len(shapes) else ()
         raise ValueError(

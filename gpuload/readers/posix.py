@@ -16,6 +16,7 @@ import numpy as np
 from gpuload import _native, system
 from gpuload.catalog import Catalog
 from gpuload.dtypes import Dtype
+from gpuload.errors import ReadError
 from gpuload.plan import Facts, IoPlan
 
 _PROBES = 32
@@ -54,8 +55,7 @@ def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
     first = catalog.paths[places[0][0]] if places else os.curdir
     name = system.file_system(first)
     network, memory = system.is_network(name), name in system.MEMORY
-    share = -1.0 if network or not places else files.native.resident_share(places)
-    resident = None if share < 0 else share
+    resident = None if network else _resident_share(files, places)
     request_ns, bytes_per_ns = _WARM_REQUEST_NS, _WARM_BYTES_PER_NS
     if not memory and (resident is None or resident < 1):
         request_ns, bytes_per_ns = _measure(catalog, places)
@@ -70,6 +70,18 @@ def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
         max_maps=files.max_maps,
         cores=system.cores(),
     )
+
+
+def _resident_share(files: OpenFiles, places: list[Place]) -> float | None:
+    """How much of these places the page cache holds; None when the system does not tell."""
+    shares = []
+    for place in places:
+        try:
+            shares.append(files.native.resident_share([place]))
+        except ReadError:
+            continue  # the reader will say what is wrong when the file is wanted
+    known = [share for share in shares if share >= 0]
+    return sum(known) / len(known) if known else None
 
 
 def _places(catalog: Catalog) -> list[Place]:
@@ -128,4 +140,5 @@ def make_reader(catalog: Catalog, files: OpenFiles, to: Dtype, plan: IoPlan) -> 
         plan.bytes_per_ns,
         plan.max_gap,
         plan.max_nbytes,
+        plan.is_cold,
     )

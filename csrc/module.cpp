@@ -246,6 +246,16 @@ std::shared_ptr<T> make_process_bound(Args &&...args) {
             }};
 }
 
+// A run with a read that does not return is leaked too: its thread may still write.
+template <class... Args>
+std::shared_ptr<Run> make_run_shared(Args &&...args) {
+    return {new Run(std::forward<Args>(args)...), [process = Process()](Run *run) {
+                if (process.is_other()) return;
+                run->close();
+                if (!run->is_stuck()) delete run;
+            }};
+}
+
 // A column of a batch as a tensor: where it begins, of which type, and its shape after the batch axis.
 // The shape of x is that of the window.
 struct Output {
@@ -348,7 +358,7 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
     run->memory = memory;
     run->is_slabs = is_slabs;
-    run->run = make_process_bound<Run>(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
+    run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
                                        epoch.order, epoch.key, std::move(memory), Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6]},
                                        RunOptions{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error),
                                                   max_errors});
@@ -382,7 +392,7 @@ nb::object scan_npy(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, 
         offset[i] = header.data_offset;
         fortran[i] = header.fortran;
         std::copy(header.shape.begin(), header.shape.end(), shape.begin() + static_cast<std::ptrdiff_t>(i * max_ndim));
-        std::copy(header.descr.begin(), header.descr.end(), descr.begin() + static_cast<std::ptrdiff_t>(i * 16));
+        std::copy_n(header.descr.begin(), std::min<std::size_t>(header.descr.size(), 16), descr.begin() + static_cast<std::ptrdiff_t>(i * 16));
         if (header.status == NpyHeader::Status::other)
             texts[nb::int_(i)] = nb::bytes(header.text.data(), header.text.size());
     }
@@ -423,9 +433,14 @@ void place_box(std::uintptr_t dst, std::uintptr_t src, int from, int to, const s
     Placer(to_dtype(from), to_dtype(to))(reinterpret_cast<std::byte *>(dst), reinterpret_cast<const std::byte *>(src), box, swap);
 }
 
+// Paths are bytes; Python keeps those that are not UTF-8 as surrogates.
+nb::object decode(const std::string &text) {
+    return nb::steal(PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+}
+
 void raise_read_error(const ReadError &error) {
     const nb::object type = nb::module_::import_("gpuload.errors").attr("ReadError");
-    const nb::object made = type(error.what(), "errno"_a = error.code, "filename"_a = error.path);
+    const nb::object made = type(decode(error.what()), "errno"_a = error.code, "filename"_a = decode(error.path));
     PyErr_SetObject(type.ptr(), made.ptr());
 }
 
@@ -508,10 +523,11 @@ NB_MODULE(_native, m) {
             nb::list failures;
             if (self.run->process().is_other()) return failures;
             for (const Failure &failure : self.run->failures())
-                failures.append(nb::make_tuple(failure.batch, failure.item, failure.crop, failure.message));
+                failures.append(nb::make_tuple(failure.batch, failure.item, failure.crop, decode(failure.message)));
             return failures;
         }, nb::sig("def failures(self) -> list[tuple[int, int, int, str]]"))
         .def_prop_ro("useful_nbytes", [](const PyRun &self) { return self.run->useful_nbytes(); })
+        .def_prop_ro("is_stuck", [](const PyRun &self) { return self.run->is_stuck(); })
         .def_prop_ro("fill_ns", [](const PyRun &self) { return self.run->fill_ns(); })
         .def_prop_ro("wait_ns", [](const PyRun &self) { return self.run->wait_ns(); });
 

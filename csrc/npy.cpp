@@ -141,6 +141,9 @@ NpyHeader read_from(int fd) {
     if (held < length && read_up_to(fd, text.data() + held, length - held, begin + held) != length - held)
         return ends_as(NpyHeader::Status::cut);
     if (parse_npy_dictionary(text, header)) return ends_as(NpyHeader::Status::plain);
+    header.descr.clear();  // what a failed parse has left is not to be used
+    header.shape.clear();
+    header.fortran = false;
     header.text = std::move(text);
     return ends_as(NpyHeader::Status::other);
 }

@@ -17,6 +17,9 @@ std::int64_t now_ns() {
 // How long the consumer watches for a batch before it sleeps: about half the cost of being woken.
 constexpr std::int64_t kYieldNs = 20'000;
 
+// How long close() waits for reads in progress.
+constexpr std::chrono::seconds kCloseTimeout{2};
+
 // Deterministic stand-ins that are tried for a sample that cannot be read.
 constexpr std::uint32_t kMaxReplacements = 16;
 
@@ -134,7 +137,7 @@ bool Run::next(Filled &filled, std::int64_t timeout_ns) {
             std::unique_lock lock(mutex_);
             sleeping_.store(true, std::memory_order_seq_cst);
             ready = ready_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                                    [&] { return wanted.state.load(std::memory_order_seq_cst) == kReady; });
+                                    [&] { return closed_.load() || wanted.state.load(std::memory_order_seq_cst) == kReady; });
             sleeping_.store(false, std::memory_order_relaxed);
         }
         wait_ns_ += now_ns() - begin;
@@ -147,11 +150,14 @@ bool Run::next(Filled &filled, std::int64_t timeout_ns) {
     }
     {
         const std::lock_guard guard(mutex_);  // close() may be called by another thread
+        if (closed_.load()) {
+            filled.block = nullptr;
+            return true;
+        }
         filled = wanted.filled;
         wanted.filled.block = nullptr;
         wanted.state.store(kFree, std::memory_order_relaxed);
     }
-    if (filled.block == nullptr) return true;
     consumed_.store(batch + 1, std::memory_order_seq_cst);
     // Several small batches per wake-up: waking a thread takes as long as filling one.
     const std::int64_t wake_every = std::max(1, options_.depth / 2);
@@ -162,7 +168,14 @@ bool Run::next(Filled &filled, std::int64_t timeout_ns) {
 void Run::close() {
     if (process().is_other()) return;  // the threads and their locks stayed in the parent
     if (closed_.exchange(true)) return;
-    workers_->remove(this);
+    {
+        const std::lock_guard guard(mutex_);
+        ready_.notify_all();
+    }
+    if (!workers_->remove(this, kCloseTimeout)) {
+        is_stuck_.store(true);
+        return;
+    }
     const std::lock_guard guard(mutex_);
     for (Slot &left : slots_) {
         if (left.filled.block != nullptr) left.filled.block->drop_reference();

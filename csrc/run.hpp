@@ -71,8 +71,10 @@ class Run final : public Work {
         return slot(consumed_.load(std::memory_order_relaxed)).state.load(std::memory_order_acquire) == kReady;
     }
 
-    // Stop filling and give back what was not handed out. Waits for the reads in progress.
+    // Stop filling and give back what was not handed out. Waits for the reads in progress, at most kCloseTimeout:
+    // a read of a dead network file system never returns. Then the run is stuck, and must not be destroyed.
     void close();
+    bool is_stuck() const { return is_stuck_.load(); }
 
     // A slab has come back.
     void slab_returned() { workers_->wake(); }
@@ -121,7 +123,7 @@ class Run final : public Work {
     std::int64_t next_batch_ = 0, next_chunk_ = 0;   // guarded by the workers
     std::atomic<std::int64_t> consumed_{0};
     std::atomic<std::int64_t> stop_at_;              // batches from here on are not filled
-    std::atomic<bool> closed_{false};
+    std::atomic<bool> closed_{false}, is_stuck_{false};
 
     mutable std::mutex mutex_;                       // of errors, failures and the consumer's sleep
     std::condition_variable ready_;

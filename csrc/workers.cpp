@@ -39,10 +39,10 @@ void Workers::add(Work *work) {
     more_.notify_all();
 }
 
-void Workers::remove(Work *work) {
+bool Workers::remove(Work *work, std::chrono::nanoseconds timeout) {
     std::unique_lock lock(mutex_);
     works_.remove(work);
-    left_.wait(lock, [&] { return work->active_ == 0; });
+    return left_.wait_for(lock, timeout, [&] { return work->active_ == 0; });
 }
 
 bool Workers::help(Work *work) {

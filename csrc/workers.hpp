@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <list>
@@ -39,8 +40,8 @@ class Workers {
     Workers &operator=(const Workers &) = delete;
 
     void add(Work *work);
-    // Returns when no thread is in `work` any more, and none will be.
-    void remove(Work *work);
+    // No thread will begin a part of `work`. Returns when none is in it any more, or false after `timeout`.
+    bool remove(Work *work, std::chrono::nanoseconds timeout);
 
     // Do one part of `work` on the calling thread. False when there is none to claim.
     bool help(Work *work);

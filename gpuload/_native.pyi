@@ -103,6 +103,9 @@ class Run:
     def useful_nbytes(self) -> int: ...
 
     @property
+    def is_stuck(self) -> bool: ...
+
+    @property
     def fill_ns(self) -> int: ...
 
     @property

@@ -184,6 +184,10 @@ class Carrier:
         self.ring = Ring(device, nbytes=nbytes, n_slots=job.ahead.depth)
 
 
+# A read that never returned may still write to the slabs of these.
+_stuck: list[Carrier] = []
+
+
 class StagedFlight:
     """An epoch whose batches a thread takes to the device, a bounded number ahead of the consumer.
 
@@ -282,7 +286,9 @@ class StagedFlight:
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-        self._run = _end(self._run, self._pid)
+        run, self._run = self._run, _end(self._run, self._pid)
+        if isinstance(run, _native.Run) and run.is_stuck:
+            _stuck.append(self._carrier)
         if self._thread is threading.current_thread():
             return
         self._thread.join()

@@ -44,6 +44,7 @@ class Catalog {
     std::vector<std::int64_t> row_ends;    // with a sample axis: rows of arrays 0..i
     std::vector<std::int64_t> selected;    // items of this source as items of the whole table; empty: all
     bool has_selection = false;
+    bool is_uniform = false;               // find_uniform(), kept: it looks at every array
 
     std::int64_t n_arrays() const { return static_cast<std::int64_t>(file.size()); }
 
@@ -62,7 +63,7 @@ class Catalog {
     }
 
     // Whether all items have one shape, order and byte order, so that their views differ in file and offset alone.
-    bool is_uniform() const {
+    bool find_uniform() const {
         if (n_arrays() == 0) return true;
         const int first = sample_axis == 0 && !(flags[0] & kFortran) ? 1 : 0;  // rows of C order: any number of them
         for (std::int64_t array = 1; array < n_arrays(); ++array) {

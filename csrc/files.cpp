@@ -17,6 +17,9 @@
 namespace gpuload {
 namespace {
 
+// Of all sets of files in the process.
+std::atomic<std::size_t> all_descriptors{0}, all_maps{0};
+
 // A map of no bytes is not possible; an empty file shows this byte.
 const std::byte kNothing{};
 
@@ -83,10 +86,11 @@ class Files::Lease {
             ::close(fd);
             return;
         }
-        while (files_.descriptors_.size() >= files_.max_descriptors_ && files_.close_one_idle()) {}
+        while (all_descriptors.load() >= files_.max_descriptors_ && files_.close_one_idle()) {}
         fd_ = fd;
-        kept_ = files_.descriptors_.size() < files_.max_descriptors_;
+        kept_ = all_descriptors.load() < files_.max_descriptors_;
         if (kept_) {
+            all_descriptors.fetch_add(1);
             files_.by_use_.push_front(file_);
             files_.descriptors_[file_] = {fd_, 1, files_.by_use_.begin()};
         }
@@ -133,6 +137,8 @@ Files::Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descr
 
 Files::~Files() {
     for (const auto &[file, descriptor] : descriptors_) ::close(descriptor.fd);
+    all_descriptors.fetch_sub(descriptors_.size());
+    all_maps.fetch_sub(kept_maps_.load());
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
         const std::byte *begin = maps_[i].load();
         if (begin != nullptr && begin != &kNothing)
@@ -153,6 +159,7 @@ bool Files::close_one_idle() {
         ::close(found->second.fd);
         by_use_.erase(std::next(it).base());
         descriptors_.erase(found);
+        all_descriptors.fetch_sub(1);
         return true;
     }
     return false;
@@ -236,10 +243,14 @@ void Files::announce(std::uint32_t file, std::int64_t offset, std::int64_t nbyte
 }
 
 const std::byte *Files::map_now(std::uint32_t file) {
-    if (kept_maps_.load() >= max_maps_) return nullptr;
+    if (is_out_of_maps_.load()) return nullptr;
     const std::lock_guard guard(maps_mutex_);
     const std::byte *begin = maps_[file].load();
     if (begin != nullptr) return begin;
+    if (all_maps.load() >= max_maps_) {
+        is_out_of_maps_.store(true);
+        return nullptr;
+    }
     const int fd = open_checked(file);
     if (sizes_[file] == 0) {
         begin = &kNothing;
@@ -247,7 +258,7 @@ const std::byte *Files::map_now(std::uint32_t file) {
         void *address = ::mmap(nullptr, static_cast<std::size_t>(sizes_[file]), PROT_READ, MAP_SHARED, fd, 0);
         if (address == MAP_FAILED) {  // out of maps, or a file system without them: the caller reads instead
             ::close(fd);
-            max_maps_ = 0;
+            is_out_of_maps_.store(true);
             return nullptr;
         }
         ::madvise(address, static_cast<std::size_t>(sizes_[file]), MADV_RANDOM);
@@ -255,6 +266,7 @@ const std::byte *Files::map_now(std::uint32_t file) {
     }
     ::close(fd);
     kept_maps_.fetch_add(1);
+    all_maps.fetch_add(1);
     maps_[file].store(begin, std::memory_order_release);
     return begin;
 }
@@ -271,10 +283,13 @@ double Files::resident_share(const std::vector<std::pair<std::uint32_t, std::int
     int resident = 0, asked = 0;
     for (const auto &[file, offset] : places) {
         if (offset >= sizes_[file]) continue;
-        const Lease lease(*this, file);
+        const int fd = open_checked(file);  // not kept: a file that will be mapped needs no descriptor
         std::byte byte;
         iovec part{&byte, 1};
-        const ssize_t n = ::preadv2(lease.fd(), &part, 1, offset, RWF_NOWAIT);
+        const ssize_t n = ::preadv2(fd, &part, 1, offset, RWF_NOWAIT);
+        const int error = errno;
+        ::close(fd);
+        errno = error;
         if (n < 0 && errno != EAGAIN) return -1;
         resident += n == 1;
         ++asked;

@@ -41,7 +41,8 @@ struct ReadCount {
 class Files {
   public:
     // `sizes` are the bytes of each file when it was scanned; a file of another size is an error when it is
-    // opened. At most `max_descriptors` stay open and at most `max_maps` files stay mapped.
+    // opened. At most `max_descriptors` stay open and at most `max_maps` files stay mapped, by all objects of this
+    // class together: both are limits of the process.
     Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps);
     ~Files();
     Files(const Files &) = delete;
@@ -71,6 +72,7 @@ class Files {
     std::size_t size() const { return sizes_.size(); }
     std::size_t open_descriptors() const;
     std::size_t kept_maps() const { return kept_maps_.load(); }
+    bool is_out_of_maps() const { return is_out_of_maps_.load(); }  // some files are read because no more may be mapped
 
     // Share of these (file, offset) bytes that the page cache holds.
     // Reads nothing from the device. -1 where the system cannot tell.
@@ -94,8 +96,7 @@ class Files {
 
     Paths paths_;
     std::vector<std::int64_t> sizes_;
-    std::size_t max_descriptors_;
-    std::atomic<std::size_t> max_maps_;
+    const std::size_t max_descriptors_, max_maps_;
 
     mutable std::mutex descriptors_mutex_;
     std::unordered_map<std::uint32_t, Descriptor> descriptors_;
@@ -104,6 +105,7 @@ class Files {
     std::unique_ptr<std::atomic<const std::byte *>[]> maps_;
     std::mutex maps_mutex_;
     std::atomic<std::size_t> kept_maps_{0};
+    std::atomic<bool> is_out_of_maps_{false};
 };
 
 // Make SIGBUS reach the guard below; other handlers are called for faults that are not ours. Call before a run.

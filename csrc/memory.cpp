@@ -1,6 +1,7 @@
 #include "memory.hpp"
 
 #include <cstdint>
+#include <cstdio>
 #include <new>
 
 #include <sys/mman.h>
@@ -10,6 +11,18 @@ namespace {
 
 constexpr std::size_t kPage = 4096, kHugePage = 2u << 20;
 
+// Python's MemoryError, with a text.
+class NoMemory : public std::bad_alloc {
+  public:
+    explicit NoMemory(std::size_t nbytes) {
+        std::snprintf(text_, sizeof(text_), "batch: expected %zu bytes of memory, got none; lower batch_size or prefetch", nbytes);
+    }
+    const char *what() const noexcept override { return text_; }
+
+  private:
+    char text_[128];
+};
+
 std::size_t round_up(std::size_t nbytes, std::size_t unit) { return (nbytes + unit - 1) / unit * unit; }
 
 // Batches of at least two huge pages are aligned to them: fewer page faults at the first use, fewer TLB misses after.
@@ -17,7 +30,7 @@ std::byte *allocate(std::size_t nbytes) {
     const bool huge = nbytes >= 2 * kHugePage;
     const std::size_t wanted = round_up(nbytes + (nbytes == 0), kPage), asked = wanted + (huge ? kHugePage : 0);
     void *address = ::mmap(nullptr, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) throw std::bad_alloc();
+    if (address == MAP_FAILED) throw NoMemory(asked);
     auto *begin = static_cast<std::byte *>(address);
     if (!huge) return begin;
     const auto at = reinterpret_cast<std::uintptr_t>(begin);

@@ -82,6 +82,7 @@ std::shared_ptr<Catalog> make_catalog(const Array<std::uint32_t, 1> &file, const
         for (std::size_t i = 0; i < n; ++i)
             catalog->row_ends.push_back(rows += catalog->shape[i * ndim + static_cast<std::size_t>(sample_axis)]);
     }
+    catalog->is_uniform = catalog->find_uniform();
     const std::int64_t n_all = catalog->n_items();
     if (selected) {
         catalog->selected = to_vector(*selected);
@@ -352,6 +353,8 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
            "run: number out of range");
     for (const std::int64_t item : epoch.order.listed)
         expect(item >= 0 && item < reader->catalog().n_items(), "run: no such item");
+    expect(!labels || labels->bytes.size() == labels->row_nbytes * static_cast<std::size_t>(reader->catalog().n_items()),
+           "run: expected one row of labels per item");
     expect(columns.size() == 7, "run: expected the offsets of seven columns");
     auto run = std::make_unique<PyRun>();
     for (const auto &[offset, dtype, row_shape] : outputs)
@@ -466,6 +469,7 @@ NB_MODULE(_native, m) {
              }, "places"_a)
         .def_prop_ro("open_descriptors", &Files::open_descriptors)
         .def_prop_ro("kept_maps", &Files::kept_maps)
+        .def_prop_ro("is_out_of_maps", &Files::is_out_of_maps)
         .def_prop_ro("read_nbytes", [](const Files &files) { return files.count.nbytes.load(); })
         .def_prop_ro("read_requests", [](const Files &files) { return files.count.requests.load(); });
 

@@ -25,7 +25,7 @@ class PieceMaker {
     // Both are kept by the caller.
     PieceMaker(const Catalog &catalog, const Windows &windows, u64 key, std::size_t to_nbytes)
         : catalog_(catalog), windows_(windows), key_(key), to_nbytes_(to_nbytes),
-          is_uniform_(catalog.is_uniform() && catalog.n_items() > 0) {
+          is_uniform_(catalog.is_uniform && catalog.n_items() > 0) {
         if (!is_uniform_) return;
         like_ = catalog.view(0);
         shared_ = box_of(like_);

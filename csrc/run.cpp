@@ -105,7 +105,7 @@ void Run::finish(std::int64_t batch) {
     Slot &finished = slot(batch);
     if (options_.on_error == OnError::skip && !finished.error && !closed_.load()) {
         try {
-            compact(finished);
+            compact(batch);
         } catch (...) {
             fail(batch, std::current_exception());
         }
@@ -275,8 +275,9 @@ void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, 
 }
 
 // Close the gaps of skipped samples in every column.
-void Run::compact(Slot &slot) const {
-    Filled &filled = slot.filled;
+void Run::compact(std::int64_t batch) {
+    const Slot &compacted = slot(batch);
+    Filled &filled = slot(batch).filled;
     auto x_nbytes = static_cast<std::int64_t>(reader_->to_nbytes());
     for (int axis = 0; axis < filled.ndim; ++axis) x_nbytes *= filled.extent[axis];
     const std::pair<std::int64_t, std::int64_t> rows[] = {
@@ -284,7 +285,7 @@ void Run::compact(Slot &slot) const {
         {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * filled.ndim}, {columns_.valid, 1}, {columns_.path, 8}};
     std::int64_t kept = 0;
     for (std::int64_t row = 0; row < filled.n; ++row) {
-        if (slot.skipped[static_cast<std::size_t>(row)]) continue;
+        if (compacted.skipped[static_cast<std::size_t>(row)]) continue;
         if (kept != row)
             for (const auto &[column, nbytes] : rows)
                 if (column >= 0)
@@ -294,8 +295,10 @@ void Run::compact(Slot &slot) const {
     }
     if (kept == 0 && filled.n > 0) {
         const std::lock_guard guard(mutex_);
-        throw ReadError(0, "batch", "expected at least one readable sample of " + std::to_string(filled.n) + ", got none; last: " +
-                                        (failures_.empty() ? "" : failures_.back().message));
+        throw ReadError(0, "batch " + std::to_string(batch),
+                        "expected at least one readable sample of " + std::to_string(filled.n) +
+                            ", got none; pass on_error=\"replace\" or a larger batch_size; last: " +
+                            (failures_.empty() ? "" : failures_.back().message));
     }
     filled.n = kept;
 }

@@ -104,7 +104,7 @@ class Run final : public Work {
     void fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t sample_nbytes);
     void write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const;
     void finish(std::int64_t batch);
-    void compact(Slot &slot) const;
+    void compact(std::int64_t batch);
     void fail(std::int64_t batch, std::exception_ptr error);
 
     std::shared_ptr<Workers> workers_;

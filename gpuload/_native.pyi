@@ -19,6 +19,9 @@ class Files:
     def kept_maps(self) -> int: ...
 
     @property
+    def is_out_of_maps(self) -> bool: ...
+
+    @property
     def read_nbytes(self) -> int: ...
 
     @property

@@ -191,7 +191,7 @@ class DataLoader:
         self.drop_last = self._options.drop_last
         self.seed = self._options.seed
         self.num_workers = self._options.threads or 0
-        self.errors: list[Failure] = []
+        self._past_errors: list[Failure] = []
         self._device = _find_device(device)
         self._samples = _Samples(source, crop)
         self._dtype = _delivered(source.catalog.layout.dtype, dtype)
@@ -206,7 +206,7 @@ class DataLoader:
         self._largest_batch = 0  # that a batch sampler has made
         self._progress: _Progress | None = None
         self._totals = Stats()
-        self._flights: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._flights: weakref.WeakKeyDictionary[Flight, _Progress] = weakref.WeakKeyDictionary()
         self._closed = False
         self._pid = os.getpid()
         self._expect_batches()
@@ -258,9 +258,8 @@ class DataLoader:
                 listed=listed,
             )
         )
-        self._flights.add(flight)
         self._epoch, self._first = epoch + 1, 0
-        self._progress = _Progress(epoch, shares)
+        self._progress = self._flights[flight] = _Progress(epoch, shares)
         self._totals += Stats(epochs=1)
         batches = self._hand_out(flight, self._progress)
         next(batches)  # from here on, dropping the iterator closes the flight
@@ -278,13 +277,9 @@ class DataLoader:
                 yield made.pop()  # while the next one is awaited, the caller alone keeps a batch
         finally:
             flight.close()
-            failures, n_samples = flight.failures(), progress.shares.given(progress.batches)
-            if self._options.on_error == "skip":
-                n_samples -= sum(batch < progress.batches for batch, *_ in failures)
-            self._totals += flight.stats() + Stats(batches=progress.batches, samples=n_samples)
-            for batch, index, crop, message in failures:
-                path = self.dataset.paths[index]
-                self.errors.append(Failure(progress.epoch, batch, index, crop, path, message))
+            self._flights.pop(flight, None)
+            self._totals += self._stats_of(flight, progress)
+            self._past_errors += self._errors_of(flight, progress)
 
     def _batch_maker(self) -> Callable[[list[torch.Tensor]], Any]:
         """Turns the tensors of a batch into what the caller gets."""
@@ -342,7 +337,9 @@ class DataLoader:
             return self._share(self._samples.n, first=first), None
         per_item = self._samples.per_item_of_sampler()
         listed = list_samples(self._samples.items(o.sampler), per_item)
-        return self._share(len(listed.items), first=first), listed
+        shares = self._share(len(listed.items), first=first)
+        self._largest_batch = max(self._largest_batch, min(o.batch_size, shares.n_local))
+        return shares, listed
 
     def _deal_batches(
         self, batch_sampler: Sampler[Sequence[int]], first: int
@@ -392,9 +389,12 @@ class DataLoader:
         return plan_io(facts, io=self._options.io, threads=self._options.threads)
 
     def _layout(self) -> BatchLayout:
-        largest = self._options.batch_size
-        if self._options.batch_sampler is not None:
-            largest = self._largest_batch or self._guess_largest_batch(self._options.batch_sampler)
+        batch_sampler = self._options.batch_sampler
+        if batch_sampler is None:  # never more than an epoch has
+            n_local = self._share(self._n_dealt()[0], first=0).n_local
+            largest = max(self._largest_batch, min(self._options.batch_size, n_local))
+        else:
+            largest = self._largest_batch or self._guess_largest_batch(batch_sampler)
         return lay_out(
             self._columns(), batch_size=largest, window_elements=self._samples.largest_window
         )
@@ -519,9 +519,29 @@ class DataLoader:
     # ---- Reports
 
     def stats(self) -> Stats:
-        """Totals of the iterations that have ended."""
+        """Totals since the loader was made, the iterations in progress included."""
         blocks = self._pipeline[0].batch_blocks if self._pipeline else 0
-        return self._with_reads() + Stats(batch_blocks=blocks)
+        live = [self._stats_of(*item) for item in list(self._flights.items())]
+        return sum(live, self._with_reads()) + Stats(batch_blocks=blocks)
+
+    def _stats_of(self, flight: Flight, progress: _Progress) -> Stats:
+        n_samples = progress.shares.given(progress.batches)
+        if self._options.on_error == "skip":
+            n_samples -= sum(batch < progress.batches for batch, *_ in flight.failures())
+        return flight.stats() + Stats(batches=progress.batches, samples=n_samples)
+
+    @property
+    def errors(self) -> list[Failure]:
+        """Samples that could not be read, and were left out or replaced, so far."""
+        live = [self._errors_of(*item) for item in list(self._flights.items())]
+        return sum(live, self._past_errors)
+
+    def _errors_of(self, flight: Flight, progress: _Progress) -> list[Failure]:
+        paths = self.dataset.paths
+        return [
+            Failure(progress.epoch, batch, index, crop, paths[index], message)
+            for batch, index, crop, message in flight.failures()
+        ]
 
     def _with_reads(self) -> Stats:
         files = self._files.native
@@ -555,7 +575,8 @@ class DataLoader:
                 if self._dtype != self.dataset.catalog.layout.dtype
                 else ""
             ),
-            f"io        {plan.io}: {plan.reason}",
+            f"io        {plan.io}: {plan.reason}"
+            + ("; no more maps allowed, some files are read" if self._is_out_of_maps() else ""),
             f"threads   {plan.threads}, {ahead.depth} batches ahead",
             f"memory    {memory.host_nbytes / 1e6:.1f} MB: {memory.blocks} batches of "
             f"{memory.batch_nbytes / 1e6:.2f} MB"
@@ -571,6 +592,11 @@ class DataLoader:
             spans, nbytes = reader.split(s.native(), 0)
             lines.insert(3, f"reads     {spans} spans of {nbytes} bytes for the window of item 0")
         return "\n".join(lines)
+
+    def _is_out_of_maps(self) -> bool:
+        return (
+            self._plan is not None and self._plan.io == "mmap" and self._files.native.is_out_of_maps
+        )
 
     def _evenness(self) -> str:
         o, (n, what) = self._options, self._n_dealt()

@@ -14,6 +14,7 @@ EXTRAS = ("index", "crop", "start", "path", "valid")
 _EVEN = ("pad", "drop", "exact")
 _ON_ERROR = ("raise", "skip", "replace")
 _IO = ("auto", "pread", "mmap")
+_MOST_THREADS, _MOST_PREFETCH = 1024, 4096  # beyond these, a slip of the pen
 
 # torch.utils.data.DataLoader has these; here something else does their work.
 _NOT_HERE = {
@@ -105,6 +106,11 @@ def check_options(
             "sampler: expected shuffle=False beside it, got a sampler and shuffle; the sampler "
             "decides the order"
         )
+    if on_error == "skip" and batch_size == 1 and batch_sampler is None:
+        raise ValueError(
+            'on_error: expected "raise" or "replace" with batch_size 1, got "skip"; a batch would '
+            "have no sample left"
+        )
     rank, world_size = _place(rank, world_size, is_sharded(sampler) or is_sharded(batch_sampler))
     if not isinstance(extras, Iterable):
         raise TypeError(f'extras: expected names such as "index", got {extras!r}')
@@ -118,8 +124,8 @@ def check_options(
         batch_sampler=batch_sampler,
         drop_last=bool(drop_last),
         seed=whole_number("seed", seed, None),
-        prefetch=whole_number("prefetch", prefetch, 1),
-        threads=None if threads == "auto" else whole_number("threads", threads, 1),
+        prefetch=whole_number("prefetch", prefetch, 1, _MOST_PREFETCH),
+        threads=None if threads == "auto" else whole_number("threads", threads, 1, _MOST_THREADS),
         io=_one_of("io", io, _IO),
         rank=rank,
         world_size=world_size,
@@ -204,12 +210,14 @@ def _shuffle(shuffle: Any) -> bool | str:
     return "block"
 
 
-def whole_number(name: str, value: Any, least: int | None) -> int:
-    """Check that an argument is a whole number, and not below `least`."""
+def whole_number(name: str, value: Any, least: int | None, most: int = 2**62) -> int:
+    """Check that an argument is a whole number of [least, most]; `least` None allows any."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected a whole number, got {value!r}")
     if least is not None and value < least:
         raise ValueError(f"{name}: expected {least} or more, got {value}")
+    if least is not None and value > most:
+        raise ValueError(f"{name}: expected at most {most}, got {value}")
     return int(value)
 
 

@@ -119,7 +119,7 @@ def resolve(crop: Crop | None, shapes: Ints, name: Callable[[int], str]) -> Geom
     if isinstance(crop, CenterCrop):
         return Geometry(_CENTER, size, (), extents, np.ones(n, np.int64))
     if isinstance(crop, RandomCrop):
-        count = _whole_number(crop.per_array, "per_array")
+        count = _whole_number(crop.per_array, "per_array", most=2**32 - 1)  # drawn by 32 bits
         return Geometry(_RANDOM, size, (), extents, np.full(n, count, np.int64))
     stride = size
     if crop.stride is not None:
@@ -140,7 +140,8 @@ def _per_axis(
     name: Callable[[int], str],
 ) -> tuple[int, ...]:
     """One number per axis, -1 for an axis kept whole."""
-    sizes = tuple(size) if isinstance(size, tuple | list | np.ndarray) else (size,) * ndim
+    size = size.tolist() if isinstance(size, np.ndarray) else size
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * ndim
     if len(sizes) != ndim:
         shape = tuple(map(int, shapes[0])) if len(shapes) else ()
         raise ValueError(
@@ -150,11 +151,13 @@ def _per_axis(
     return tuple(-1 if n is None or n == -1 else _whole_number(n, what) for n in sizes)
 
 
-def _whole_number(n: object, what: str) -> int:
+def _whole_number(n: object, what: str, most: int = 2**62) -> int:
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"crop: expected a whole number as {what}, got {n!r}")
     if n < 1:
         raise ValueError(f"crop: expected a {what} of 1 or more, got {n}")
+    if n > most:
+        raise ValueError(f"crop: expected a {what} of at most {most}, got {n}")
     return int(n)
 
 

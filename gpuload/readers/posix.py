@@ -7,6 +7,7 @@ here imports CUDA, CuPy or kvikio.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import dataclass
@@ -78,8 +79,9 @@ def _resident_share(files: OpenFiles, places: list[Place]) -> float | None:
     for place in places:
         try:
             shares.append(files.native.resident_share([place]))
-        except ReadError:
-            continue  # the reader will say what is wrong when the file is wanted
+        except ReadError as error:  # the reader will say so too, when the file is wanted
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                break  # each further one would wait for a descriptor
     known = [share for share in shares if share >= 0]
     return sum(known) / len(known) if known else None
 

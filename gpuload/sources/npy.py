@@ -218,7 +218,7 @@ class _Table:
                 dtype = np.lib.format.descr_to_dtype(descr)  # type: ignore[arg-type]
             except (TypeError, ValueError, KeyError, IndexError) as error:
                 raise FormatError(
-                    f"{path}: expected a NumPy dtype in its header, got {key}"
+                    f"{path}: expected a NumPy dtype in its header, got {_shortened(key)}"
                 ) from error
             self.forms[key] = _form_of(dtype, self.member, self.dtype, path)
         return self.forms[key]
@@ -314,9 +314,13 @@ def parse_header(text: bytes, major: int, path: str) -> tuple[object, bool, tupl
             f"{decoded[:120]!r}"
         )
     if any(n < 0 for n in shape):
-        raise FormatError(f"{path}: expected axes of 0 or more in its shape, got {shape}")
+        raise FormatError(
+            f"{path}: expected axes of 0 or more in its shape, got {_shortened(str(shape))}"
+        )
     if not isinstance(fortran, bool):
-        raise FormatError(f"{path}: expected True or False as fortran_order, got {fortran!r}")
+        raise FormatError(
+            f"{path}: expected True or False as fortran_order, got {_shortened(repr(fortran))}"
+        )
     return header["descr"], fortran, shape
 
 
@@ -338,7 +342,8 @@ def _form_of(dtype: np.dtype, member: str | None, override: Dtype | None, path: 
     for name in member.split(".") if member else ():
         if record.names is None or name not in record.names:
             raise FormatError(
-                f"{path}: expected a structured dtype with a member {name!r}, got {record}"
+                f"{path}: expected a structured dtype with a member {name!r}, got "
+                f"{_listed(_leaves(record)) if record.names else record}"
             )
         if sub_shape:
             raise FormatError(
@@ -354,7 +359,7 @@ def _form_of(dtype: np.dtype, member: str | None, override: Dtype | None, path: 
     if record.names is not None:
         raise FormatError(
             f"{path}: expected plain numbers, got a structured dtype; pass member= one of "
-            f"{', '.join(_leaves(record))}"
+            f"{_listed(_leaves(record))}"
         )
     element = _element(record, override, path)
     swapped = not record.isnative if record.kind != "V" else False
@@ -385,6 +390,16 @@ def _leaves(dtype: np.dtype, prefix: str = "") -> list[str]:
         inner = dtype.fields[name][0].base  # type: ignore[index]
         found += _leaves(inner, f"{prefix}{name}.") if inner.names else [f"{prefix}{name}"]
     return found
+
+
+def _listed(names: list[str]) -> str:
+    """The first names, and how many more there are: a table may have thousands of fields."""
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + more
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def scan(paths: Paths, *, threads: int) -> Headers:

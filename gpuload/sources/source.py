@@ -45,6 +45,15 @@ class Source:
         self.errors = list(errors)
         self._reader: tuple[int, _native.Reader] | None = None
 
+    @property
+    def labels(self) -> npt.NDArray[Any] | None:
+        """One row per item, or None. May be set to one row of numbers per item."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, labels: Any) -> None:
+        self._labels = None if labels is None else _one_per_item(_numbers(labels), len(self))
+
     def __len__(self) -> int:
         return len(self.catalog)
 
@@ -283,9 +292,15 @@ def make_labels(
     array = _numbers(labels)
     if n_items == len(rows) < n_found and array.shape[:1] == (n_found,):
         return array[rows]
-    if array.ndim == 0 or len(array) != n_items:
-        raise ValueError(f"labels: expected one row for each of {n_items} items, got {array.shape}")
-    return array
+    return _one_per_item(array, n_items)
+
+
+def _one_per_item(labels: npt.NDArray[Any], n_items: int) -> npt.NDArray[Any]:
+    if labels.ndim == 0 or len(labels) != n_items:
+        raise ValueError(
+            f"labels: expected one row for each of {n_items} items, got {labels.shape}"
+        )
+    return labels
 
 
 def _numbers(labels: Any) -> npt.NDArray[Any]:

@@ -8,8 +8,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <unordered_map>
 
 #include "npy.hpp"
 #include "run.hpp"
@@ -51,6 +53,16 @@ void expect(bool holds, const char *message) {
     if (!holds) throw nb::value_error(message);
 }
 
+// The product of `n` numbers, 0 or more, and `unit`; no more than the largest int64.
+std::int64_t product(const std::int64_t *numbers, std::size_t n, std::int64_t unit) {
+    std::int64_t result = unit;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (numbers[i] == 0) return 0;
+        if (__builtin_mul_overflow(result, numbers[i], &result)) result = INT64_MAX;
+    }
+    return result;
+}
+
 // ---- Files and catalog --------------------------------------------------------------------------------------
 
 std::shared_ptr<Files> make_files(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, const Array<std::int64_t, 1> &sizes,
@@ -68,6 +80,15 @@ std::shared_ptr<Catalog> make_catalog(const Array<std::uint32_t, 1> &file, const
     auto catalog = std::make_shared<Catalog>();
     const std::size_t n = file.size(), ndim = shape.shape(1);
     expect(offset.size() == n && flags.size() == n && shape.shape(0) == n, "catalog: columns differ in length");
+    const auto is_negative = [](std::int64_t n) { return n < 0; };
+    expect(std::none_of(shape.data(), shape.data() + shape.size(), is_negative) &&
+               std::none_of(offset.data(), offset.data() + n, is_negative) &&
+               std::none_of(sub_shape.begin(), sub_shape.end(), is_negative) && record_nbytes >= 1 && element_offset >= 0 &&
+               sample_axis >= -1,
+           "catalog: number out of range");
+    const std::int64_t element_nbytes = product(sub_shape.data(), sub_shape.size(), static_cast<std::int64_t>(item_nbytes(to_dtype(dtype))));
+    expect(element_nbytes <= record_nbytes && element_offset <= record_nbytes - element_nbytes,
+           "catalog: the element does not lie within its record");
     expect(ndim + sub_shape.size() <= kMaxNdim, "catalog: too many axes");
     expect(sample_axis < static_cast<int>(ndim), "catalog: no such sample axis");
     catalog->file = to_vector(file);
@@ -112,7 +133,14 @@ std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::share
                                     double request_ns, double bytes_per_ns, std::int64_t max_gap, std::int64_t max_nbytes,
                                     bool is_cold) {
     expect(find_move(catalog->element.dtype, to_dtype(to)) != nullptr, "reader: complex values have no real form");
-    for (const std::uint32_t file : catalog->file) expect(file < files->size(), "reader: no such file");
+    expect(request_ns >= 0 && bytes_per_ns > 0 && max_gap >= 0 && max_nbytes >= 1, "reader: number out of range");
+    for (std::size_t i = 0; i < catalog->file.size(); ++i) {
+        expect(catalog->file[i] < files->size(), "reader: no such file");
+        const auto ndim = static_cast<std::size_t>(catalog->ndim);
+        const std::int64_t nbytes = product(catalog->shape.data() + i * ndim, ndim, catalog->element.record_nbytes);
+        const std::int64_t held = files->nbytes(catalog->file[i]);
+        expect(catalog->offset[i] <= held && nbytes <= held - catalog->offset[i], "reader: an array ends past its file");
+    }
     return std::make_shared<Reader>(std::move(catalog), std::move(files), to_dtype(to),
                                     maps ? Reader::Io::mmap : Reader::Io::pread,
                                     Cost{request_ns, bytes_per_ns, max_gap, max_nbytes, is_cold});
@@ -131,7 +159,7 @@ nb::object read_item(const Reader &reader, std::int64_t item, int to) {
         const nb::gil_scoped_release release;
         PieceMaker::Made made;
         const Sample sample{item, 0, true};
-        reader.fill(pieces.make({&sample, 1}, block->data, nbytes, made));
+        reader.fill(pieces.make({&sample, 1}, block->data, nbytes, made), std::atomic<bool>{false});
     } catch (...) {
         block->drop_reference();
         throw;
@@ -147,6 +175,10 @@ std::tuple<std::int64_t, std::int64_t> split_window(const Reader &reader, const 
     return reader.split(pieces.make({&sample, 1}, nullptr, 0, made).front());
 }
 
+bool is_rising(const std::vector<std::int64_t> &ends) {
+    return (ends.empty() || ends.front() >= 0) && std::is_sorted(ends.begin(), ends.end());
+}
+
 // ---- Order and windows --------------------------------------------------------------------------------------
 
 std::shared_ptr<Windows> make_windows(int kind, std::vector<std::int64_t> size, std::vector<std::int64_t> stride,
@@ -158,6 +190,11 @@ std::shared_ptr<Windows> make_windows(int kind, std::vector<std::int64_t> size, 
     windows->stride = std::move(stride);
     windows->per_item = per_item;
     if (ends) windows->ends = to_vector(*ends);
+    const auto is_size = [](std::int64_t n) { return n >= 1 || n == -1; };
+    expect(std::all_of(windows->size.begin(), windows->size.end(), is_size) &&
+               std::all_of(windows->stride.begin(), windows->stride.end(), [](std::int64_t n) { return n >= 0; }) &&
+               per_item >= 1 && per_item <= UINT32_MAX && is_rising(windows->ends),
+           "windows: number out of range");
     return windows;
 }
 
@@ -186,6 +223,9 @@ std::shared_ptr<Epoch> make_epoch(std::uint64_t seed, std::uint64_t epoch, int s
                 .ends = ends ? to_vector(*ends) : std::vector<std::int64_t>{},
                 .listed = listed ? to_vector(*listed) : std::vector<std::int64_t>{},
                 .listed_crop = listed_crop ? to_vector(*listed_crop) : std::vector<std::uint32_t>{}};
+    expect(n_local >= 0 && (n_local == 0 || n_samples > 0) && batch <= INT64_MAX / 2, "epoch: number out of range");
+    expect(!ends || (is_rising(order.ends) && (order.ends.empty() ? 0 : order.ends.back()) == n_local),
+           "epoch: expected ends of batches up to n_local");
     expect(order.listed.size() == order.listed_crop.size(), "epoch: expected one crop number per listed item");
     expect(!listed || static_cast<std::int64_t>(order.listed.size()) == n_samples, "epoch: expected n_samples listed items");
     return std::make_shared<Epoch>(Epoch{std::move(order), key});
@@ -247,13 +287,40 @@ std::shared_ptr<T> make_process_bound(Args &&...args) {
             }};
 }
 
-// A run with a read that does not return is leaked too: its thread may still write.
+// Runs with a read that has not returned: they are destroyed when it has, or never.
+class StuckRuns {
+  public:
+    void add(Run *run) {
+        const std::lock_guard guard(mutex_);
+        runs_.push_back(run);
+    }
+
+    void sweep() {
+        const std::lock_guard guard(mutex_);
+        std::erase_if(runs_, [](Run *run) {
+            if (!run->finish(std::chrono::nanoseconds(0))) return false;
+            delete run;
+            return true;
+        });
+    }
+
+  private:
+    std::mutex mutex_;
+    std::vector<Run *> runs_;
+};
+
+StuckRuns &stuck_runs() {
+    static auto *runs = new StuckRuns;  // threads may outlive what is destroyed at exit
+    return *runs;
+}
+
 template <class... Args>
 std::shared_ptr<Run> make_run_shared(Args &&...args) {
     return {new Run(std::forward<Args>(args)...), [process = Process()](Run *run) {
                 if (process.is_other()) return;
                 run->close();
-                if (!run->is_stuck()) delete run;
+                if (run->is_stuck()) stuck_runs().add(run);
+                else delete run;
             }};
 }
 
@@ -341,6 +408,52 @@ std::shared_ptr<Labels> make_labels(const nb::bytes &bytes, std::size_t row_nbyt
     return labels;
 }
 
+// Every window of an epoch lies within its item, and there are as many as the epoch draws from.
+void check_windows(const Catalog &catalog, const Windows &windows, const Order &order) {
+    const auto ndim = static_cast<std::size_t>(catalog.item_ndim());
+    const bool is_whole = windows.kind == Windows::Kind::whole;
+    expect(is_whole || windows.size.size() == ndim, "run: expected one size per axis");
+    expect(windows.kind != Windows::Kind::grid || windows.stride.size() == ndim, "run: expected one stride per axis");
+    const std::int64_t n_items = catalog.n_items();
+    expect(windows.ends.empty() || static_cast<std::int64_t>(windows.ends.size()) == n_items, "run: expected ends of each item's windows");
+    std::int64_t n_windows = windows.ends.empty() ? product(&n_items, 1, windows.per_item) : windows.ends.back();
+    expect(!order.listed.empty() || order.n_samples <= n_windows, "run: more samples than windows");
+    for (const std::int64_t item : order.listed) expect(item >= 0 && item < n_items, "run: no such item");
+    if (is_whole) return;
+    for (std::int64_t item = 0; item < n_items; item += catalog.is_uniform ? std::max<std::int64_t>(n_items, 1) : 1) {
+        const View view = catalog.view(item);
+        for (int axis = 0; axis < view.ndim; ++axis)
+            expect(windows.extent(axis, view.shape) <= view.shape[axis], "run: a window is larger than its item");
+    }
+}
+
+// The rows of the largest batch fit the batch memory.
+void check_outputs(const Reader &reader, const Windows &windows, const Order &order, std::size_t memory_nbytes,
+                   const std::vector<std::int64_t> &columns, const std::vector<Output> &outputs, std::size_t label_nbytes) {
+    std::int64_t largest = order.ends.empty() ? std::min(order.batch, order.n_local) : 0;
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(order.ends.size()); ++b)
+        largest = std::max(largest, order.batch_end(b) - order.batch_begin(b));
+    const Catalog &catalog = reader.catalog();
+    const PieceMaker pieces(catalog, windows, 0, reader.to_nbytes());
+    std::int64_t window_nbytes = 0, extent[kMaxNdim];
+    for (std::int64_t item = 0; item < catalog.n_items(); item += catalog.is_uniform ? catalog.n_items() : 1)
+        window_nbytes = std::max(window_nbytes, pieces.sample_nbytes(item, extent));
+    const auto fits = [&](std::int64_t offset, std::int64_t row_nbytes) {
+        const auto held = static_cast<std::int64_t>(memory_nbytes);
+        return offset >= 0 && offset <= held && product(&row_nbytes, 1, largest) <= held - offset;
+    };
+    const std::int64_t rows[] = {window_nbytes, static_cast<std::int64_t>(label_nbytes), 8, 8, 8 * catalog.item_ndim(), 1, 8};
+    for (std::size_t i = 0; i < 7; ++i)
+        expect((columns[i] == -1 && i > 0) || fits(columns[i], rows[i]), "run: a column does not fit the batch memory");
+    for (const Output &output : outputs) {
+        const auto nbytes = static_cast<std::int64_t>(item_nbytes(output.dtype));
+        for (const std::int64_t n : output.row_shape) expect(n >= 0, "run: negative number");
+        expect(!output.is_window || output.dtype == reader.to(), "run: expected windows of the reader's type");
+        const std::int64_t row = output.is_window ? window_nbytes : product(output.row_shape.data(), output.row_shape.size(), nbytes);
+        expect(fits(output.offset, row), "run: an output does not fit the batch memory");
+    }
+}
+
 PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader, std::shared_ptr<Windows> windows,
                 const Epoch &epoch, std::shared_ptr<BatchMemory> memory, std::shared_ptr<Labels> labels,
                 const std::vector<std::int64_t> &columns,
@@ -351,14 +464,16 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
                                  "after the fork, or use spawn");
     expect(depth > 0 && batches_per_claim > 0 && chunks_per_batch > 0 && (batches_per_claim == 1 || chunks_per_batch == 1),
            "run: number out of range");
-    for (const std::int64_t item : epoch.order.listed)
-        expect(item >= 0 && item < reader->catalog().n_items(), "run: no such item");
+    expect(on_error >= 0 && on_error <= static_cast<int>(OnError::replace), "run: unknown on_error");
+    check_windows(reader->catalog(), *windows, epoch.order);
     expect(!labels || labels->bytes.size() == labels->row_nbytes * static_cast<std::size_t>(reader->catalog().n_items()),
            "run: expected one row of labels per item");
     expect(columns.size() == 7, "run: expected the offsets of seven columns");
+    stuck_runs().sweep();
     auto run = std::make_unique<PyRun>();
     for (const auto &[offset, dtype, row_shape] : outputs)
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
+    check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0);
     run->memory = memory;
     run->is_slabs = is_slabs;
     run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
@@ -384,6 +499,7 @@ nb::object scan_npy(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, 
     std::vector<std::int64_t> nbytes(n), mtime(n), offset(n), shape(n * max_ndim);
     std::vector<std::uint8_t> fortran(n), descr(n * 16);
     nb::dict texts;
+    std::unordered_map<const std::string *, nb::object> shared;
     for (std::size_t i = 0; i < n; ++i) {
         const NpyHeader &header = headers[i];
         status[i] = static_cast<std::int32_t>(header.status);
@@ -396,8 +512,10 @@ nb::object scan_npy(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, 
         fortran[i] = header.fortran;
         std::copy(header.shape.begin(), header.shape.end(), shape.begin() + static_cast<std::ptrdiff_t>(i * max_ndim));
         std::copy_n(header.descr.begin(), std::min<std::size_t>(header.descr.size(), 16), descr.begin() + static_cast<std::ptrdiff_t>(i * 16));
-        if (header.status == NpyHeader::Status::other)
-            texts[nb::int_(i)] = nb::bytes(header.text.data(), header.text.size());
+        if (header.status != NpyHeader::Status::other) continue;
+        nb::object &text = shared[header.text.get()];
+        if (!text.is_valid()) text = nb::bytes(header.text->data(), header.text->size());
+        texts[nb::int_(i)] = text;
     }
     nb::dict columns;
     columns["status"] = to_numpy(std::move(status));

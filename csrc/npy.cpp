@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include <fcntl.h>
@@ -83,6 +85,21 @@ class Parser {
     std::string_view rest_;
 };
 
+// Keeps one copy of each text: the headers of structured arrays are long, and files of one kind have the same.
+class Texts {
+  public:
+    std::shared_ptr<const std::string> share(std::string text) {
+        const std::lock_guard guard(mutex_);
+        auto &kept = kept_[text];
+        if (!kept) kept = std::make_shared<const std::string>(std::move(text));
+        return kept;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::shared_ptr<const std::string>> kept_;
+};
+
 std::int64_t read_up_to(int fd, char *dst, std::int64_t nbytes, std::int64_t offset) {
     std::int64_t done = 0;
     while (done < nbytes) {
@@ -98,7 +115,7 @@ std::int64_t mtime_of(const struct stat &status) {
     return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-NpyHeader read_from(int fd) {
+NpyHeader read_from(int fd, Texts &texts) {
     NpyHeader header;
     const auto ends_as = [&](NpyHeader::Status status) {
         header.status = status;
@@ -144,7 +161,7 @@ NpyHeader read_from(int fd) {
     header.descr.clear();  // what a failed parse has left is not to be used
     header.shape.clear();
     header.fortran = false;
-    header.text = std::move(text);
+    header.text = texts.share(std::move(text));
     return ends_as(NpyHeader::Status::other);
 }
 
@@ -196,21 +213,26 @@ bool parse_npy_dictionary(const std::string &text, NpyHeader &header) {
     return seen[0] && seen[1] && seen[2] && parser.at_end();
 }
 
-NpyHeader read_npy_header(const std::string &path) {
+namespace {
+
+NpyHeader read_npy_header(const std::string &path, Texts &texts) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         NpyHeader header;
         header.error = errno;
         return header;
     }
-    NpyHeader header = read_from(fd);
+    NpyHeader header = read_from(fd, texts);
     ::close(fd);
     return header;
 }
 
+}  // namespace
+
 std::vector<NpyHeader> read_npy_headers(const Paths &paths, int n_threads) {
     std::vector<NpyHeader> headers(paths.size());
-    spread(paths.size(), n_threads, [&](std::size_t i) { headers[i] = read_npy_header(paths[i]); });
+    Texts texts;
+    spread(paths.size(), n_threads, [&](std::size_t i) { headers[i] = read_npy_header(paths[i], texts); });
     return headers;
 }
 

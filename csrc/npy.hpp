@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace gpuload {
 struct NpyHeader {
     enum class Status : std::int32_t {
         plain,         // all fields below are set
-        other,         // legal as far as seen: `text` holds the dictionary for a full parser
+        other,         // legal as far as seen: `text` points to the dictionary for a full parser
         no_access,     // `error` holds the errno
         no_magic,      // the file does not begin with \x93NUMPY
         bad_version,   // `major`, `minor`
@@ -32,10 +33,8 @@ struct NpyHeader {
     bool fortran = false;
     std::string descr;  // such as "<f4"
     std::vector<std::int64_t> shape;
-    std::string text;
+    std::shared_ptr<const std::string> text;  // files with the same header share it
 };
-
-NpyHeader read_npy_header(const std::string &path);
 
 // Sizes in bytes and modification times in ns; -1 for a file that cannot be reached.
 void stat_files(const Paths &paths, int n_threads, std::int64_t *nbytes, std::int64_t *mtime_ns);

@@ -34,6 +34,7 @@ std::byte *scratch(std::size_t nbytes) {
 struct Reader::Copies {
     const Reader *reader;
     std::span<const Piece> pieces;
+    const std::atomic<bool> &stop;
     std::size_t done;        // windows that are in place
     std::uint32_t touching;  // the file being copied from
     std::int64_t nbytes;
@@ -64,6 +65,7 @@ struct Reader::Copies {
     void run() {
         const std::size_t item = reader->placer_.from_nbytes();
         for (; done < pieces.size(); ++done) {
+            if (stop.load(std::memory_order_relaxed)) throw Stopped{};
             const Piece &piece = pieces[done];
             prepare(piece);
             if (elements == 0) continue;
@@ -88,17 +90,17 @@ struct Reader::Copies {
     }
 };
 
-std::size_t Reader::fill_from_maps(std::span<const Piece> pieces) const {
-    Copies copies{this, pieces, 0, 0, 0};
+std::size_t Reader::fill_from_maps(std::span<const Piece> pieces, const std::atomic<bool> &stop) const {
+    Copies copies{this, pieces, stop, 0, 0, 0};
     if (!without_bus_error([](void *self) { static_cast<Copies *>(self)->run(); }, &copies))
         throw files_->shrunk(copies.touching);
     files_->count.nbytes.fetch_add(copies.nbytes, std::memory_order_relaxed);
     return copies.done;
 }
 
-void Reader::fill(std::span<const Piece> pieces) const {
-    const std::size_t done = io_ == Io::mmap ? fill_from_maps(pieces) : 0;
-    if (done < pieces.size()) fill_by_reads(pieces.subspan(done));
+void Reader::fill(std::span<const Piece> pieces, const std::atomic<bool> &stop) const {
+    const std::size_t done = io_ == Io::mmap ? fill_from_maps(pieces, stop) : 0;
+    if (done < pieces.size()) fill_by_reads(pieces.subspan(done), stop);
 }
 
 namespace {
@@ -211,7 +213,7 @@ std::pair<std::int64_t, std::int64_t> Reader::split(const Piece &piece) const {
     return {cut.n_parts(), nbytes};
 }
 
-void Reader::fill_by_reads(std::span<const Piece> pieces) const {
+void Reader::fill_by_reads(std::span<const Piece> pieces, const std::atomic<bool> &stop) const {
     thread_local std::vector<Span> spans;
     spans.clear();
     LastCut cuts(placer_, cost_);
@@ -230,6 +232,7 @@ void Reader::fill_by_reads(std::span<const Piece> pieces) const {
     const std::vector<Read> reads = coalesce(spans, cost_.max_gap, cost_.max_nbytes);
     std::size_t announced = 0;
     for (std::size_t r = 0; r < reads.size(); ++r) {
+        if (stop.load(std::memory_order_relaxed)) throw Stopped{};
         const Read &read = reads[r];
         for (; cost_.is_cold && announced < std::min(r + kAnnounced, reads.size()); ++announced)
             files_->announce(reads[announced].file, reads[announced].offset, reads[announced].nbytes);

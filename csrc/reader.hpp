@@ -1,6 +1,7 @@
 // Windows of items, read from files into a batch: cropped, cast and byte-swapped on the way.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,13 +28,19 @@ class Reader {
     enum class Io : int { pread, mmap };
 
     Reader(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Files> files, Dtype to, Io io, Cost cost)
-        : catalog_(std::move(catalog)), files_(std::move(files)), placer_(catalog_->element.dtype, to), io_(io), cost_(cost) {}
+        : catalog_(std::move(catalog)), files_(std::move(files)), to_(to), placer_(catalog_->element.dtype, to), io_(io),
+          cost_(cost) {}
 
-    // Fill windows. Nothing is written outside their destinations. Throws ReadError; the windows are then partly filled.
-    void fill(std::span<const Piece> pieces) const;
+    // Thrown by fill() when it was told to stop.
+    struct Stopped {};
+
+    // Fill windows. Nothing is written outside their destinations. Throws ReadError, and Stopped soon after `stop` is
+    // set; the windows are then partly filled.
+    void fill(std::span<const Piece> pieces, const std::atomic<bool> &stop) const;
 
     const Catalog &catalog() const { return *catalog_; }
     Files &files() const { return *files_; }
+    Dtype to() const { return to_; }
     std::size_t to_nbytes() const { return placer_.to_nbytes(); }
     std::size_t from_nbytes() const { return placer_.from_nbytes(); }
     Io io() const { return io_; }
@@ -44,11 +51,12 @@ class Reader {
   private:
     struct Copies;
 
-    std::size_t fill_from_maps(std::span<const Piece> pieces) const;
-    void fill_by_reads(std::span<const Piece> pieces) const;
+    std::size_t fill_from_maps(std::span<const Piece> pieces, const std::atomic<bool> &stop) const;
+    void fill_by_reads(std::span<const Piece> pieces, const std::atomic<bool> &stop) const;
 
     std::shared_ptr<const Catalog> catalog_;
     std::shared_ptr<Files> files_;
+    Dtype to_;
     Placer placer_;
     Io io_;
     Cost cost_;

@@ -46,24 +46,25 @@ Run::Run(std::shared_ptr<Workers> workers, std::shared_ptr<const Reader> reader,
 }
 
 bool Run::claim(Part &part) {
-    if (closed_.load(std::memory_order_relaxed)) return false;
+    if (closed_.load(std::memory_order_relaxed) || (stop_claiming_ && next_chunk_ == 0)) return false;
     const std::int64_t end = std::min(stop_at_.load(), consumed_.load(std::memory_order_seq_cst) + options_.depth);
     if (next_chunk_ == 0) {
         std::int64_t last = next_batch_;
         while (last < end && last < next_batch_ + options_.batches_per_claim) {
             Slot &claimed = slot(last);
             try {
+                if (options_.on_error == OnError::skip)
+                    claimed.skipped.assign(static_cast<std::size_t>(order_.batch_end(last) - order_.batch_begin(last)), 0);
                 claimed.filled.block = memory_->take();
-            } catch (...) {
+            } catch (...) {  // no memory: the batch is handed out as this error, and not claimed again
                 fail(last, std::current_exception());
+                stop_claiming_ = true;
                 break;
             }
             if (claimed.filled.block == nullptr) break;
             claimed.error = nullptr;
             claimed.chunks_left.store(options_.chunks_per_batch);
             claimed.state.store(kFilling);
-            if (options_.on_error == OnError::skip)
-                claimed.skipped.assign(static_cast<std::size_t>(order_.batch_end(last) - order_.batch_begin(last)), 0);
             ++last;
         }
         if (last == next_batch_) return false;
@@ -93,15 +94,17 @@ void Run::execute(const Part &part) noexcept {
     for (std::int64_t batch = part.first; batch < part.last; ++batch) {
         try {
             if (!closed_.load(std::memory_order_relaxed)) fill_chunk(batch, part.chunk);
+        } catch (const Reader::Stopped &) {
+            // Nobody will ask for this batch.
         } catch (...) {
             fail(batch, std::current_exception());
         }
-        if (slot(batch).chunks_left.fetch_sub(1) == 1) finish(batch);
+        if (slot(batch).chunks_left.fetch_sub(1) == 1) complete(batch);
     }
     fill_ns_.fetch_add(now_ns() - begin, std::memory_order_relaxed);
 }
 
-void Run::finish(std::int64_t batch) {
+void Run::complete(std::int64_t batch) {
     Slot &finished = slot(batch);
     if (options_.on_error == OnError::skip && !finished.error && !closed_.load()) {
         try {
@@ -140,8 +143,12 @@ bool Run::next(Filled &filled, std::int64_t timeout_ns) {
                                     [&] { return closed_.load() || wanted.state.load(std::memory_order_seq_cst) == kReady; });
             sleeping_.store(false, std::memory_order_relaxed);
         }
-        wait_ns_ += now_ns() - begin;
+        wait_ns_.fetch_add(now_ns() - begin, std::memory_order_relaxed);
         if (!ready) return false;
+        if (closed_.load()) {  // the batch may still be in the making
+            filled.block = nullptr;
+            return true;
+        }
     }
     if (wanted.error) {
         const std::exception_ptr error = wanted.error;
@@ -172,15 +179,18 @@ void Run::close() {
         const std::lock_guard guard(mutex_);
         ready_.notify_all();
     }
-    if (!workers_->remove(this, kCloseTimeout)) {
-        is_stuck_.store(true);
-        return;
-    }
+    finish(kCloseTimeout);
+}
+
+bool Run::finish(std::chrono::nanoseconds timeout) {
+    is_stuck_.store(!workers_->remove(this, timeout));
+    if (is_stuck_.load()) return false;
     const std::lock_guard guard(mutex_);
     for (Slot &left : slots_) {
         if (left.filled.block != nullptr) left.filled.block->drop_reference();
         left.filled.block = nullptr;
     }
+    return true;
 }
 
 std::vector<Failure> Run::failures() const {
@@ -209,7 +219,7 @@ void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
     std::byte *data = filling.filled.block->data;
     std::byte *x = data + columns_.x + first * nbytes;
     try {
-        reader_->fill(pieces_.make(samples, x, nbytes, made));
+        reader_->fill(pieces_.make(samples, x, nbytes, made), closed_);
     } catch (const ReadError &) {
         if (options_.on_error == OnError::raise) throw;
         fill_one_by_one(batch, samples, first, nbytes);
@@ -229,7 +239,7 @@ void Run::fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std:
         const Sample wanted = samples[i];
         for (std::uint32_t tries = 0;; ++tries) {
             try {
-                reader_->fill(pieces_.make({&samples[i], 1}, dst, nbytes, made));
+                reader_->fill(pieces_.make({&samples[i], 1}, dst, nbytes, made), closed_);
                 break;
             } catch (const ReadError &error) {
                 const std::lock_guard guard(mutex_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -71,9 +72,12 @@ class Run final : public Work {
         return slot(consumed_.load(std::memory_order_relaxed)).state.load(std::memory_order_acquire) == kReady;
     }
 
-    // Stop filling and give back what was not handed out. Waits for the reads in progress, at most kCloseTimeout:
-    // a read of a dead network file system never returns. Then the run is stuck, and must not be destroyed.
+    // Stop filling and give back what was not handed out. Waits for the read in progress, at most kCloseTimeout: one of
+    // a dead network file system never returns. Then the run is stuck, and must not be destroyed before finish().
     void close();
+
+    // After close(): whether no thread is in this run any more; what it held is then given back.
+    bool finish(std::chrono::nanoseconds timeout);
     bool is_stuck() const { return is_stuck_.load(); }
 
     // A slab has come back.
@@ -85,7 +89,7 @@ class Run final : public Work {
     std::vector<Failure> failures() const;
     std::int64_t useful_nbytes() const { return useful_nbytes_.load(); }
     std::int64_t fill_ns() const { return fill_ns_.load(); }
-    std::int64_t wait_ns() const { return wait_ns_; }
+    std::int64_t wait_ns() const { return wait_ns_.load(); }
     const Process &process() const { return workers_->process(); }
 
   private:
@@ -103,7 +107,7 @@ class Run final : public Work {
     void fill_chunk(std::int64_t batch, std::int64_t chunk);
     void fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t sample_nbytes);
     void write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const;
-    void finish(std::int64_t batch);
+    void complete(std::int64_t batch);
     void compact(std::int64_t batch);
     void fail(std::int64_t batch, std::exception_ptr error);
 
@@ -121,6 +125,7 @@ class Run final : public Work {
 
     std::vector<Slot> slots_;
     std::int64_t next_batch_ = 0, next_chunk_ = 0;   // guarded by the workers
+    bool stop_claiming_ = false;                     // so is this
     std::atomic<std::int64_t> consumed_{0};
     std::atomic<std::int64_t> stop_at_;              // batches from here on are not filled
     std::atomic<bool> closed_{false}, is_stuck_{false};
@@ -130,8 +135,7 @@ class Run final : public Work {
     std::atomic<bool> sleeping_{false};
     std::vector<Failure> failures_;
 
-    std::atomic<std::int64_t> useful_nbytes_{0}, fill_ns_{0};
-    std::int64_t wait_ns_ = 0;
+    std::atomic<std::int64_t> useful_nbytes_{0}, fill_ns_{0}, wait_ns_{0};
 };
 
 }  // namespace gpuload

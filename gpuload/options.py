@@ -10,11 +10,27 @@ import numpy as np
 import torch
 import torch.distributed
 
+from gpuload.pipeline import ON_ERROR
+
 EXTRAS = ("index", "crop", "start", "path", "valid")
+_LATER = ("pad", "scale", "mean", "std", "flip", "layout", "transform", "cache")
 _EVEN = ("pad", "drop", "exact")
-_ON_ERROR = ("raise", "skip", "replace")
 _IO = ("auto", "pread", "mmap")
 _MOST_THREADS, _MOST_PREFETCH = 1024, 4096  # beyond these, a slip of the pen
+
+# What torch's own loader shows where nothing was passed; trainers look.
+TORCH_DEFAULTS: dict[str, Any] = {
+    "collate_fn": None,
+    "generator": None,
+    "in_order": True,
+    "multiprocessing_context": None,
+    "persistent_workers": False,
+    "pin_memory": False,
+    "pin_memory_device": "",
+    "prefetch_factor": None,
+    "timeout": 0,
+    "worker_init_fn": None,
+}
 
 # torch.utils.data.DataLoader has these; here something else does their work.
 _NOT_HERE = {
@@ -130,7 +146,7 @@ def check_options(
         rank=rank,
         world_size=world_size,
         even=_one_of("even", even, _EVEN),
-        on_error=_one_of("on_error", on_error, _ON_ERROR),
+        on_error=_one_of("on_error", on_error, ON_ERROR),
         max_errors=None if max_errors is None else whole_number("max_errors", max_errors, 0),
         extras=tuple(dict.fromkeys(extras)),
     )
@@ -173,6 +189,8 @@ def _translate(torch_names: Mapping[str, Any]) -> dict[str, Any]:
                 raise TypeError(
                     f"{name}: expected not to be passed, got {value!r}; {_NOT_HERE[name]}"
                 )
+        elif name in _LATER:
+            raise TypeError(f"{name}: expected not to be passed, it has no meaning in this version")
         elif name not in ("pin_memory", "persistent_workers"):
             raise TypeError(f"DataLoader: expected one of its arguments, got {name!r}")
     return found

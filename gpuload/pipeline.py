@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -52,8 +52,8 @@ class Flight(Protocol):
         made."""
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a thread is in `next`, in native code."""
+    def is_in_native(self) -> bool:
+        """Whether a thread that uses this is in native code."""
 
     def close(self) -> None: ...
 
@@ -74,17 +74,18 @@ class Pipeline:
 
     def start(self, epoch: _native.Epoch) -> Flight:
         """Begin to fill the batches of an epoch."""
-        if _at_exit.has_begun:
-            _at_exit.refuse()
-        flight: Flight
-        if self._device.is_host:
-            flight = HostFlight(self._run(epoch, self._memory, is_slabs=False))
-        else:
-            carrier = self._idle.pop() if self._idle else Carrier(self._job, self._device)
-            run = self._run(epoch, carrier.memory, is_slabs=True)
-            flight = StagedFlight(self._job, carrier, run, self._idle.append)
-        _at_exit.flights.add(flight)
+        with _at_exit.lock:
+            _at_exit.check()
+            flight = self._start(epoch)
+            _at_exit.flights.add(flight)
         return flight
+
+    def _start(self, epoch: _native.Epoch) -> Flight:
+        if self._device.is_host:
+            return HostFlight(self._run(epoch, self._memory, is_slabs=False))
+        carrier = self._idle.pop() if self._idle else Carrier(self._job, self._device)
+        run = self._run(epoch, carrier.memory, is_slabs=True)
+        return StagedFlight(self._job, carrier, run, self._idle.append)
 
     def _run(
         self, epoch: _native.Epoch, memory: _native.BatchMemory, *, is_slabs: bool
@@ -122,26 +123,35 @@ class _AtExit:
     user's wherever it is, and inside native code that ends the process."""
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self.flights: weakref.WeakSet[Any] = weakref.WeakSet()
         self.has_begun = False
 
     def __call__(self) -> None:
-        self.has_begun = True
+        with self.lock:
+            self.has_begun = True
         for flight in list(self.flights):
             flight.close()
         until = time.monotonic() + _EXIT_TIMEOUT_S
-        while any(flight.is_waiting for flight in self.flights) and time.monotonic() < until:
+        while any(flight.is_in_native for flight in self.flights) and time.monotonic() < until:
             time.sleep(0.001)
 
-    def refuse(self) -> NoReturn:
+    def check(self) -> None:
+        """Nothing is begun any more once the interpreter ends."""
+        if not self.has_begun:
+            return
         if threading.current_thread() is threading.main_thread():
             raise RuntimeError("loader: expected a running interpreter, got one that is exiting")
         raise SystemExit  # of the thread alone, and silently
+
+    def renew_lock(self) -> None:
+        self.lock = threading.Lock()
 
 
 _EXIT_TIMEOUT_S = 2.0
 _at_exit = _AtExit()
 atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_at_exit.renew_lock)
 
 
 class HostFlight:
@@ -150,18 +160,26 @@ class HostFlight:
     def __init__(self, run: _native.Run) -> None:
         self._run: _native.Run | _Ended = run
         self._pid = os.getpid()
-        self.is_waiting = False
+        self._is_waiting = self._is_closing = False
+
+    @property
+    def is_in_native(self) -> bool:
+        return self._is_waiting or self._is_closing
 
     def next(self) -> list[torch.Tensor] | None:
-        self.is_waiting = True
+        self._is_waiting = True
         try:
             capsules = self._run.next()
         finally:
-            self.is_waiting = False
+            self._is_waiting = False
         return None if capsules is None else [_from_dlpack(capsule) for capsule in capsules]
 
     def close(self) -> None:
-        self._run = _end(self._run, self._pid)
+        self._is_closing = True
+        try:
+            self._run = _end(self._run, self._pid)
+        finally:
+            self._is_closing = False
 
     def stats(self) -> Stats:
         return _run_stats(self._run)
@@ -194,7 +212,7 @@ class StagedFlight:
     `give_back` gets the carrier when no slab of it is in use any more.
     """
 
-    is_waiting = False  # not in native code
+    is_in_native = False  # its own thread alone is, and close() joins that
 
     def __init__(
         self, job: Job, carrier: Carrier, run: _native.Run, give_back: Callable[[Carrier], None]
@@ -287,14 +305,15 @@ class StagedFlight:
             self._ready.clear()
             self._changed.notify_all()
         run, self._run = self._run, _end(self._run, self._pid)
-        if isinstance(run, _native.Run) and run.is_stuck:
+        is_stuck = isinstance(run, _native.Run) and run.is_stuck
+        if is_stuck:
             _stuck.append(self._carrier)
         if self._thread is threading.current_thread():
             return
         self._thread.join()
         with self._changed:
             is_reusable, self._is_reusable = self._is_reusable, False
-        if is_reusable:
+        if is_reusable and not is_stuck:
             self._give_back(self._carrier)
 
     def stats(self) -> Stats:

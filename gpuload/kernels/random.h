@@ -1,5 +1,5 @@
 // Counter-based random numbers and keyed permutations: the same values on the host and the device.
-// Everything drawn is a pure function of (seed, epoch, item, crop); see docs/determinism.md.
+// Everything drawn is a pure function of (seed, epoch, item, crop); see docs/order.md.
 #pragma once
 
 #include "numbers.h"
@@ -105,7 +105,8 @@ GL_FN Permutation make_permutation(u64 n, u64 key, Purpose purpose, u64 which) {
     // Small domains need more rounds to reach every permutation equally often (tests/test_order.py).
     p.rounds = n < 1024 ? Permutation::kMaxRounds : 6;
     for (int r = 0; r < p.rounds; r += 2) {
-        const Words words = draw(key, which, 0, purpose, static_cast<u32>(r));
+        // n is hashed in: domains of nearly the same size would share most of their mapping.
+        const Words words = draw(key, which, static_cast<u32>(mix(n)), purpose, static_cast<u32>(r));
         p.keys[r] = words.low();
         p.keys[r + 1] = words.high();
     }

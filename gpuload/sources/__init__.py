@@ -32,6 +32,7 @@ def open(
     dtype: object = None,
     index: str | os.PathLike[str] | None = None,
     on_error: str = "raise",
+    **later: object,
 ) -> Source:
     """Describe the arrays of NPY files without loading them.
 
@@ -57,6 +58,9 @@ def open(
         ReadError: a file cannot be read.
         TypeError, ValueError: an argument is not one of those above.
     """
+    for name in later:
+        known = "in this version" if name in ("key", "fields") else "by gpuload.open"
+        raise TypeError(f"{name}: expected not to be passed, it has no meaning {known}")
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error: expected "raise" or "skip", got {on_error!r}')
     if sample_axis is not None and (

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuload.errors import FormatError, MissingError
+from gpuload.errors import FormatError, MissingError, ReadError
 
 Where = str | os.PathLike[str] | list["Where"] | tuple["Where", ...]
 
@@ -136,28 +136,37 @@ def _class_tree(folder: str, trees: dict[str, list[str]]) -> Found:
 
 
 def _list(folder: str) -> tuple[list[str], list[str], int]:
-    """NPY files, names of sub-folders, and how many other files there are. Hidden names are left
-    out."""
+    """NPY files, names of sub-folders, and how many other files. Hidden names are left out."""
     files, folders, n_other = [], [], 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                folders.append(entry.name)
-            elif entry.name.lower().endswith(_SUFFIX):
-                files.append(entry.path)
-            else:
-                n_other += 1
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.name)
+                elif entry.name.lower().endswith(_SUFFIX):
+                    files.append(entry.path)
+                else:
+                    n_other += 1
+    except OSError as error:
+        raise ReadError(
+            f'{folder}: expected a readable folder, got "{error.strerror}"',
+            errno=error.errno or 0,
+            filename=folder,
+        ) from None
     return sorted(files), sorted(folders), n_other
 
 
-def _walk(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
+def _walk(folder: str) -> Iterator[str]:
     """All NPY files below a folder in text order; a link to a folder above is not followed."""
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    files, folders, _ = _list(folder)
-    yield from files
-    for name in folders:
-        yield from _walk(os.path.join(folder, name), above | {real})
+    nothing: frozenset[str] = frozenset()
+    left = [(folder, nothing)]  # and the folders above
+    while left:
+        folder, above = left.pop()
+        real = os.path.realpath(folder)
+        if real in above:
+            continue
+        files, folders, _ = _list(folder)
+        yield from files
+        left += [(os.path.join(folder, name), above | {real}) for name in reversed(folders)]

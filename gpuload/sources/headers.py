@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -107,7 +107,18 @@ def _put(headers: Headers, rows: Ints, new: Headers) -> Headers:
     return Headers(paths=headers.paths, texts=texts, **columns)
 
 
-_COLUMNS = [f.name for f in fields(Headers) if f.name not in ("paths", "texts")]
+_COLUMNS = {
+    "status": np.int32,
+    "error": np.int32,
+    "version": np.int32,
+    "ndim": np.int32,
+    "nbytes": np.int64,
+    "mtime_ns": np.int64,
+    "offset": np.int64,
+    "shape": np.int64,
+    "fortran": np.uint8,
+    "descr": np.uint8,
+}
 
 
 def save_index(index: Path, headers: Headers) -> None:
@@ -180,6 +191,36 @@ def _from_columns(saved: Mapping[str, Any]) -> Headers:
     }
     paths = Paths(saved["path_bytes"].tobytes(), saved["path_ends"])
     columns: dict[str, Any] = {name: saved[name] for name in _COLUMNS}
-    if {len(column) for column in columns.values()} != {len(paths)}:
-        raise ValueError("columns of different lengths")
-    return Headers(paths=paths, texts=texts, **columns)
+    _check_ends(paths.ends, len(paths.blob))
+    _check_ends(ends, len(text_bytes))
+    headers = Headers(paths=paths, texts=texts, **columns)
+    _check_columns(headers)
+    return headers
+
+
+def _check_ends(ends: Ints, nbytes: int) -> None:
+    if ends.dtype != np.int64 or (np.diff(ends, prepend=0) < 0).any() or ends[-1:].sum() != nbytes:
+        raise ValueError("texts that do not fit their ends")
+
+
+def _check_columns(h: Headers) -> None:
+    """An index may come from anybody: no number of it may lead out of a file or a column."""
+    n, width = len(h.paths), h.shape.shape[-1]
+    wanted = {"shape": (n, width), "descr": (n, 16)}
+    for name in _COLUMNS:
+        column = getattr(h, name)
+        if column.shape != wanted.get(name, (n,)) or column.dtype != _COLUMNS[name]:
+            raise ValueError(f"a column {name} of {column.dtype} {column.shape}")
+    used = h.status <= 1
+    if (
+        (h.ndim < 0).any()
+        or (h.ndim > width).any()
+        or width > 32
+        or (h.shape < 0).any()
+        or (h.nbytes < 0).any()
+        or (h.offset[used] < 10).any()
+        or (h.fortran > 1).any()
+        or any(not 0 <= row < n for row in h.texts)
+        or any(int(row) not in h.texts for row in np.flatnonzero(h.status == 1))
+    ):
+        raise ValueError("a number out of its range")

@@ -310,4 +310,6 @@ def _numbers(labels: Any) -> npt.NDArray[Any]:
         raise ValueError("labels: expected rows of one shape, got rows of several") from None
     if array.dtype.kind not in "biufc" or array.dtype.name not in DTYPES:
         raise TypeError(f"labels: expected numbers, got {array.dtype}; map the names to numbers")
+    if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
+        raise ValueError(f"labels: expected numbers below 2**63 (int64), got {array.max()}")
     return array.astype(array.dtype.newbyteorder("="))

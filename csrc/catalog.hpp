@@ -67,8 +67,8 @@ class Catalog {
         if (n_arrays() == 0) return true;
         const int first = sample_axis == 0 && !(flags[0] & kFortran) ? 1 : 0;  // rows of C order: any number of them
         for (std::int64_t array = 1; array < n_arrays(); ++array) {
-            const std::int64_t *dims = &shape[static_cast<std::size_t>(array * ndim)];
-            if (flags[static_cast<std::size_t>(array)] != flags[0] || !std::equal(dims + first, dims + ndim, &shape[static_cast<std::size_t>(first)]))
+            const std::int64_t *dims = shape.data() + array * ndim;
+            if (flags[static_cast<std::size_t>(array)] != flags[0] || !std::equal(dims + first, dims + ndim, shape.data() + first))
                 return false;
         }
         return true;
@@ -88,7 +88,7 @@ class Catalog {
 
     View view(std::int64_t item) const {
         const auto [array, row] = locate(item);
-        const std::int64_t *dims = &shape[static_cast<std::size_t>(array * ndim)];
+        const std::int64_t *dims = shape.data() + array * ndim;
         const std::uint8_t flag = flags[static_cast<std::size_t>(array)];
         View view;
         view.file = file[static_cast<std::size_t>(array)];

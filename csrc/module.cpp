@@ -427,7 +427,7 @@ void check_windows(const Catalog &catalog, const Windows &windows, const Order &
     }
 }
 
-// The rows of the largest batch fit the batch memory.
+// The rows of the largest batch fit the batch memory, each column before the next one.
 void check_outputs(const Reader &reader, const Windows &windows, const Order &order, std::size_t memory_nbytes,
                    const std::vector<std::int64_t> &columns, const std::vector<Output> &outputs, std::size_t label_nbytes) {
     std::int64_t largest = order.ends.empty() ? std::min(order.batch, order.n_local) : 0;
@@ -439,8 +439,10 @@ void check_outputs(const Reader &reader, const Windows &windows, const Order &or
     for (std::int64_t item = 0; item < catalog.n_items(); item += catalog.is_uniform ? catalog.n_items() : 1)
         window_nbytes = std::max(window_nbytes, pieces.sample_nbytes(item, extent));
     const auto fits = [&](std::int64_t offset, std::int64_t row_nbytes) {
-        const auto held = static_cast<std::int64_t>(memory_nbytes);
-        return offset >= 0 && offset <= held && product(&row_nbytes, 1, largest) <= held - offset;
+        auto end = static_cast<std::int64_t>(memory_nbytes);
+        for (const std::int64_t other : columns)
+            if (other > offset) end = std::min(end, other);
+        return offset >= 0 && offset <= end && product(&row_nbytes, 1, largest) <= end - offset;
     };
     const std::int64_t rows[] = {window_nbytes, static_cast<std::int64_t>(label_nbytes), 8, 8, 8 * catalog.item_ndim(), 1, 8};
     for (std::size_t i = 0; i < 7; ++i)

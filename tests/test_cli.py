@@ -32,6 +32,7 @@ def start(tmp_path):
     """Start `python -m gpuload ...`, its temporary files below tmp_path/tmp; end it if need be."""
     (tmp_path / "tmp").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "COLUMNS": "80"}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "torch")  # torch's own, never removed
     running = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:

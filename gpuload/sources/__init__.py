@@ -42,13 +42,14 @@ def open(
         where: a .npy file, a folder of them, a folder of class folders, a glob, or a list of those.
         member: the field of a structured dtype to read: "b", or "a.b" for a nested one.
         labels: "auto": class folders give their number, in text order. None: no labels. Or one row
-            per item, or a function of the path. Whole numbers are delivered as int64.
+            per item (or per file found, of which some are left out), or a function of the path.
+            Whole numbers are delivered as int64.
         sample_axis: 0 makes each row of each file an item; files may have different numbers of
             rows.
         dtype: "bfloat16" says what two-byte void elements stand for. To cast, use DataLoader.
         index: a file that keeps the headers for the next start, by path, size and modification
-            time;
-            "auto" for one in the user's cache folder ($GPULOAD_CACHE_DIR, $XDG_CACHE_HOME).
+            time; "auto" for one in the user's cache folder ($GPULOAD_CACHE_DIR, $XDG_CACHE_HOME).
+            One that cannot be read or written gives a warning, and all headers are read.
         on_error: "raise", or "skip" to leave unreadable files out and list them in `source.errors`.
 
     Raises:

@@ -124,6 +124,7 @@ class Source:
 
     @property
     def class_to_idx(self) -> dict[str, int] | None:
+        """The number of each class, as torchvision's folders name it."""
         return None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
 
     @cached_property

@@ -1,0 +1,32 @@
+"""The loaders under test, all behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Peer(Protocol):
+    """A loader that has its data and its settings."""
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield (x, y) on the CPU, epoch after epoch, without end."""
+
+    def close(self) -> None:
+        """Stop threads and processes; twice is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: a loader, and the settings among which its best is sought."""
+
+    name: str
+    family: str  # "gpuload", "torch", "numpy", "spdl", "dali"
+    settings: dict[str, Callable[[], Peer]]
+    layout: str = "files"  # or "one file"
+    queued_batches: int = 0  # at most so many are ready when nobody has asked for a while

@@ -1,0 +1,144 @@
+"""NVIDIA DALI: fn.readers.numpy with a region of interest, in a CPU-only pipeline."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from bench import data
+from bench.peers import Batch, Peer, Row
+from bench.peers.torch_rows import STARTS
+
+# DALI keeps a file mapped while one of its samples is queued. A reader queue that holds most of an
+# epoch therefore keeps all files mapped: 145,000 samples/s instead of 45,000 with the default of 1.
+READ_AHEAD_SAMPLES = (16384, 4096)
+PIPELINE_DEPTH = 3
+
+dali: Any = importlib.import_module("nvidia.dali")  # its stubs do not know all of its arguments
+fn: Any = importlib.import_module("nvidia.dali.fn")
+
+
+class DaliPeer:
+    """A pipeline over a list of paths, one entry per sample; each sample at a random start.
+
+    The list is shuffled beforehand and again by the reader after each epoch, so the order is a
+    permutation of all samples. Batches are always full: one may span the end of an epoch. The
+    executor that uses its output buffers again is chosen, as it is the faster one; its batches are
+    lent until the next but PIPELINE_DEPTH, and a caller who wants to keep one has to copy it.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        batch_size: int,
+        *,
+        window: Sequence[int],
+        n_starts: int,
+        mmap: bool,
+        threads: int,
+        reader_depth: int,
+    ) -> None:
+        axes = [axis for axis, length in enumerate(window) if length > 1]
+        starts = [float(start) for start in range(n_starts)]
+
+        pipe = dali.Pipeline(
+            batch_size=batch_size,
+            num_threads=threads,
+            device_id=None,
+            seed=0,
+            prefetch_queue_depth=PIPELINE_DEPTH,
+            exec_dynamic=False,
+        )
+        with pipe:
+            # Of a list of values: a cast to integers rounds, so a range would reach its end.
+            start = fn.random.uniform(values=starts, shape=[len(axes)])
+            x = fn.readers.numpy(
+                files=list(paths),
+                roi_start=fn.cast(start, dtype=dali.types.INT32),
+                roi_shape=[window[axis] for axis in axes],
+                roi_axes=axes,
+                cache_header_information=True,
+                shuffle_after_epoch=True,
+                dont_use_mmap=not mmap,
+                prefetch_queue_depth=reader_depth,
+            )
+            pipe.set_outputs(x, fn.get_property(x, key="source_info"))
+        pipe.build()
+        self._pipeline = pipe
+        self._class_at = paths[0].find("class") + len("class")
+
+    def batches(self) -> Iterator[Batch]:
+        while self._pipeline is not None:
+            x, path = self._pipeline.run()
+            yield from_dlpack(x.as_tensor()), self._labels(path)
+
+    def _labels(self, path: Any) -> torch.Tensor:
+        """Read the class number from the two digits that stand after "class" in each path."""
+        text = np.asarray(path.as_tensor())
+        if self._class_at < len("class"):  # not in a class tree: the volume
+            return torch.zeros(len(text), dtype=torch.int64)
+        digits = text[:, self._class_at : self._class_at + 2].astype(np.int64) - ord("0")
+        return torch.from_numpy(digits[:, 0] * 10 + digits[:, 1])
+
+    def close(self) -> None:
+        self._pipeline = None
+
+
+def crop2d_rows(files: data.Crop2dFiles, batch_size: int) -> list[Row]:
+    def peer(paths: list[str], mmap: bool, threads: int, reader_depth: int) -> Peer:
+        return DaliPeer(
+            random.Random(0).sample(paths * data.PER_ARRAY, data.EPOCH),
+            batch_size,
+            window=(data.CROP, data.CROP),
+            n_starts=STARTS,
+            mmap=mmap,
+            threads=threads,
+            reader_depth=reader_depth,
+        )
+
+    deep = [(threads, n // batch_size) for threads in (1, 2) for n in READ_AHEAD_SAMPLES]
+    # Pipelines share maps by path: the row with the default queue must not profit from the other.
+    default = partial(peer, files.linked, True)
+    return [
+        _row("DALI, mmap on", partial(peer, files.paths, True), deep),
+        _row("DALI, mmap on, default queue", default, [(1, 1), (2, 1)]),
+        _row("DALI, mmap off", partial(peer, files.paths, False), [(1, 1), (1, 4), (2, 4)]),
+    ]
+
+
+def volume_rows(path: str, batch_size: int) -> list[Row]:
+    """Only with mmap: without it DALI reads the whole 512 MiB file for each window."""
+
+    def peer(threads: int, reader_depth: int) -> Peer:
+        return DaliPeer(
+            [path] * data.VOLUME_EPOCH,
+            batch_size,
+            window=(1, *(data.VOLUME_CROP,) * 3),
+            n_starts=data.VOLUME_SIDE - data.VOLUME_CROP + 1,
+            mmap=True,
+            threads=threads,
+            reader_depth=reader_depth,
+        )
+
+    return [_row("DALI, mmap on", peer, [(4, 4), (2, 4), (2, 1), (1, 4)], "one file")]
+
+
+def _row(
+    name: str,
+    peer: Callable[[int, int], Peer],
+    tried: list[tuple[int, int]],
+    layout: str = "files",
+) -> Row:
+    settings: dict[str, Callable[[], Peer]] = {
+        f"threads={threads}, reader queue={depth}": partial(peer, threads, depth)
+        for threads, depth in tried
+    }
+    queued = max(depth for _, depth in tried) + PIPELINE_DEPTH + 1
+    return Row(name, "dali", settings, layout, queued)

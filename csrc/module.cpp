@@ -65,10 +65,21 @@ std::int64_t product(const std::int64_t *numbers, std::size_t n, std::int64_t un
 
 // ---- Files and catalog --------------------------------------------------------------------------------------
 
+bool is_rising(const std::vector<std::int64_t> &ends) {
+    return (ends.empty() || ends.front() >= 0) && std::is_sorted(ends.begin(), ends.end());
+}
+
+Paths make_paths(const nb::bytes &bytes, const Array<std::int64_t, 1> &ends) {
+    std::vector<std::int64_t> held = to_vector(ends);
+    expect(is_rising(held) && (held.empty() ? 0 : held.back()) == static_cast<std::int64_t>(bytes.size()),
+           "paths: expected rising ends up to the number of bytes");
+    return {{bytes.c_str(), bytes.size()}, std::move(held)};
+}
+
 std::shared_ptr<Files> make_files(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, const Array<std::int64_t, 1> &sizes,
                                   std::size_t max_descriptors, std::size_t max_maps) {
     expect(ends.size() == sizes.size(), "files: expected one size per path");
-    return std::make_shared<Files>(Paths({paths.c_str(), paths.size()}, to_vector(ends)), to_vector(sizes), max_descriptors,
+    return std::make_shared<Files>(make_paths(paths, ends), to_vector(sizes), max_descriptors,
                                    max_maps);
 }
 
@@ -173,10 +184,6 @@ std::tuple<std::int64_t, std::int64_t> split_window(const Reader &reader, const 
     PieceMaker::Made made;
     const Sample sample{item, 0, true};
     return reader.split(pieces.make({&sample, 1}, nullptr, 0, made).front());
-}
-
-bool is_rising(const std::vector<std::int64_t> &ends) {
-    return (ends.empty() || ends.front() >= 0) && std::is_sorted(ends.begin(), ends.end());
 }
 
 // ---- Order and windows --------------------------------------------------------------------------------------
@@ -490,7 +497,7 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
 nb::object scan_npy(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, int n_threads) {
     std::vector<NpyHeader> headers;
     {
-        const Paths all({paths.c_str(), paths.size()}, to_vector(ends));
+        const Paths all = make_paths(paths, ends);
         const nb::gil_scoped_release release;
         headers = read_npy_headers(all, n_threads);
     }
@@ -537,7 +544,7 @@ nb::object scan_npy(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, 
 nb::object stat_paths(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, int n_threads) {
     std::vector<std::int64_t> nbytes(ends.size()), mtime(ends.size());
     {
-        const Paths all({paths.c_str(), paths.size()}, to_vector(ends));
+        const Paths all = make_paths(paths, ends);
         const nb::gil_scoped_release release;
         stat_files(all, n_threads, nbytes.data(), mtime.data());
     }

@@ -167,8 +167,6 @@ def _check_fit(extents: Ints, shapes: Ints, name: Callable[[int], str]) -> None:
         k = int(small[0])
         raise ValueError(
             f"{name(k)}: expected at least the crop {tuple(map(int, extents[k]))} along each axis, "
-            "got shape "
-            f"{tuple(map(int, shapes[k]))}; {len(small)} of {len(shapes)} arrays are too small, "
-            "leave them out with "
-            "source.select"
+            f"got shape {tuple(map(int, shapes[k]))}; {len(small)} of {len(shapes)} arrays are too "
+            "small, leave them out with source.select"
         )

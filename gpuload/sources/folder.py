@@ -108,9 +108,7 @@ def _find_in_folder(folder: str, use_classes: bool) -> Found:
     if filled:
         raise FormatError(
             f"{folder}: expected either {_SUFFIX} files or class folders, got {len(files)} files "
-            "and "
-            f"the folder {filled[0]}; move the files, or pass labels=None to take all without "
-            "labels"
+            f"and the folder {filled[0]}; move the files, or pass labels=None to take all"
         )
     return Found(files)
 
@@ -121,8 +119,7 @@ def _class_tree(folder: str, trees: dict[str, list[str]]) -> Found:
         if not trees[name]:
             raise FormatError(
                 f"{os.path.join(folder, name)}: expected {_SUFFIX} files in a class folder, got "
-                "none; "
-                "remove the folder, or pass labels=None"
+                "none; remove the folder, or pass labels=None"
             )
     if all(name.isdecimal() for name in classes) and sorted(classes, key=int) != classes:
         warnings.warn(

@@ -273,8 +273,7 @@ def _problem(h: Headers, row: int, path: str) -> GpuloadError:
         wanted = max(int(h.offset[row]), least)
         return FormatError(
             f"{path}: expected an NPY header of at least {wanted} bytes, got a file of {nbytes} "
-            "bytes; "
-            "the file was truncated"
+            "bytes; the file was truncated"
         )
     if status == _TOO_LONG:
         return FormatError(
@@ -282,8 +281,7 @@ def _problem(h: Headers, row: int, path: str) -> GpuloadError:
         )
     return FormatError(
         f"{path}: expected an NPY file (it begins with \\x93NUMPY), got a file of {nbytes} bytes "
-        "that "
-        "is not one; save it with numpy.save"
+        "that is not one; save it with numpy.save"
     )
 
 

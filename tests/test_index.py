@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from indexed import NAMES, assert_same
 
 import gpuload as gl
 
@@ -23,17 +24,6 @@ def folder(tmp_path):
 @pytest.fixture
 def index(tmp_path):
     return tmp_path / "cache" / "index.npz"
-
-
-NAMES = [f"{i}.npy" for i in range(5)]
-
-
-def assert_same(source: gl.Source, want: gl.Source) -> None:
-    assert list(source.paths) == list(want.paths)
-    assert source.shapes.tolist() == want.shapes.tolist()
-    assert source.fingerprint() == want.fingerprint()
-    for i in range(len(want)):
-        np.testing.assert_array_equal(source[i], want[i])
 
 
 # ---- What it spares

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from indexed import NAMES, assert_same
 
 import gpuload as gl
 
@@ -29,17 +30,6 @@ def folder(tmp_path):
 @pytest.fixture
 def index(tmp_path):
     return tmp_path / "cache" / "index.npz"
-
-
-NAMES = [f"{i}.npy" for i in range(5)]
-
-
-def assert_same(source: gl.Source, want: gl.Source) -> None:
-    assert list(source.paths) == list(want.paths)
-    assert source.shapes.tolist() == want.shapes.tolist()
-    assert source.fingerprint() == want.fingerprint()
-    for i in range(len(want)):
-        np.testing.assert_array_equal(source[i], want[i])
 
 
 def test_no_pickle_is_in_it(folder, index):

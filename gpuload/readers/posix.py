@@ -34,20 +34,19 @@ class OpenFiles:
 
     native: _native.Files
     max_maps: int
-    max_descriptors: int
 
 
 def open_files(catalog: Catalog) -> OpenFiles:
     """Make the set of files; none is opened yet.
 
-    Half of the descriptors that the process may have are left to others, and half of its maps.
+    At most a quarter of the descriptors that the process may have are kept, and half of its maps.
     """
     max_descriptors = max(4, min(system.descriptor_limit() // 4, 4096))
     max_maps = system.map_limit() // 2
     files = _native.Files(
         catalog.paths.blob, catalog.paths.ends, catalog.sizes, max_descriptors, max_maps
     )
-    return OpenFiles(files, max_maps, max_descriptors)
+    return OpenFiles(files, max_maps)
 
 
 def look_at(catalog: Catalog, files: OpenFiles) -> Facts:

@@ -316,9 +316,7 @@ std::shared_ptr<Run> make_run_shared(Args &&...args) {
 
 struct PyRun {
     std::shared_ptr<Run> run;
-    std::shared_ptr<BatchMemory> memory;
     std::vector<Output> outputs;
-    bool is_slabs;
 
     // Wait without the GIL; Ctrl-C gets through.
     Filled wait() {
@@ -393,7 +391,7 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
                 const Epoch &epoch, std::shared_ptr<BatchMemory> memory, std::shared_ptr<Labels> labels,
                 const std::vector<std::int64_t> &columns,
                 const std::vector<std::tuple<std::int64_t, int, std::optional<std::vector<std::int64_t>>>> &outputs, int depth,
-                int batches_per_claim, int chunks_per_batch, bool consumer_helps, int on_error, std::int64_t max_errors, bool is_slabs) {
+                int batches_per_claim, int chunks_per_batch, bool consumer_helps, int on_error, std::int64_t max_errors) {
     if (workers->process().is_other())
         throw std::runtime_error("loader: expected use in the process that made it, got a forked child; make a DataLoader "
                                  "after the fork, or use spawn");
@@ -409,8 +407,6 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
     for (const auto &[offset, dtype, row_shape] : outputs)
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
     check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0);
-    run->memory = memory;
-    run->is_slabs = is_slabs;
     run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
                                        epoch.order, epoch.key, std::move(memory), Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6]},
                                        RunOptions{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error),
@@ -567,7 +563,7 @@ NB_MODULE(_native, m) {
 
     nb::class_<PyRun>(m, "Run", "One epoch in progress.")
         .def(nb::new_(&make_run), "workers"_a, "reader"_a, "windows"_a, "epoch"_a, "memory"_a, "labels"_a.none(), "columns"_a,
-             "outputs"_a, "depth"_a, "batches_per_claim"_a, "chunks_per_batch"_a, "consumer_helps"_a, "on_error"_a, "max_errors"_a, "is_slabs"_a)
+             "outputs"_a, "depth"_a, "batches_per_claim"_a, "chunks_per_batch"_a, "consumer_helps"_a, "on_error"_a, "max_errors"_a)
         .def("next", &PyRun::next, nb::sig("def next(self) -> list[object] | None"))
         .def("next_slab", &PyRun::next_slab,
              nb::sig("def next_slab(self) -> tuple[int, int, list[list[int]]] | None"))

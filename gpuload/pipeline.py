@@ -110,7 +110,6 @@ class Pipeline:
             ahead.consumer_helps and not is_slabs,
             ON_ERROR.index(job.on_error),
             -1 if job.max_errors is None else job.max_errors,
-            is_slabs,
         )
 
     @property

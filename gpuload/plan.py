@@ -134,11 +134,11 @@ class Ahead:
     depth: int
     batches_per_claim: int
     chunks_per_batch: int
-    consumer_helps: bool = False
+    consumer_helps: bool
 
 
 def plan_ahead(
-    *, batch_nbytes: int, batch_size: int, prefetch: int, threads: int, io: str = "pread"
+    *, batch_nbytes: int, batch_size: int, prefetch: int, threads: int, io: str
 ) -> Ahead:
     """Look ahead by bytes where batches are small, by `prefetch` batches where they are large."""
     batch_nbytes = max(batch_nbytes, 1)

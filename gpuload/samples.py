@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Samples:
     def _name(self, row: int) -> str:
         return self._source.catalog.path_of_array(int(self._used[row]))
 
-    @property
+    @cached_property
     def _ends(self) -> Ints | None:
         """Windows of items 0..i, where items have different numbers of them."""
         if self.geometry.per_item is not None:
@@ -38,14 +39,14 @@ class Samples:
         arrays = self._source.catalog.array_of(np.arange(len(self._source), dtype=np.int64))
         return np.cumsum(self.geometry.counts[np.searchsorted(self._used, arrays)])
 
-    @property
+    @cached_property
     def n(self) -> int:
         ends = self._ends
         return (
             int(ends[-1]) if ends is not None else len(self._source) * (self.geometry.per_item or 0)
         )
 
-    @property
+    @cached_property
     def largest_window(self) -> int:
         """Elements."""
         return int(self.geometry.extents.prod(axis=1).max())

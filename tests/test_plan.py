@@ -200,7 +200,11 @@ AHEAD = {
 def test_how_far_ahead_follows_from_the_size_of_a_batch(facts, want):
     batch_nbytes, batch_size, prefetch, threads = facts
     ahead = plan_ahead(
-        batch_nbytes=batch_nbytes, batch_size=batch_size, prefetch=prefetch, threads=threads
+        batch_nbytes=batch_nbytes,
+        batch_size=batch_size,
+        prefetch=prefetch,
+        threads=threads,
+        io="pread",
     )
     assert (ahead.depth, ahead.batches_per_claim, ahead.chunks_per_batch) == want
 
@@ -214,7 +218,11 @@ def test_how_far_ahead_follows_from_the_size_of_a_batch(facts, want):
 )
 def test_looking_ahead_keeps_its_bounds(batch_nbytes, batch_size, prefetch, threads):
     ahead = plan_ahead(
-        batch_nbytes=batch_nbytes, batch_size=batch_size, prefetch=prefetch, threads=threads
+        batch_nbytes=batch_nbytes,
+        batch_size=batch_size,
+        prefetch=prefetch,
+        threads=threads,
+        io="pread",
     )
     assert prefetch <= ahead.depth <= max(prefetch, MOST_AHEAD)
     assert ahead.depth == prefetch or ahead.depth * batch_nbytes <= LOOK_AHEAD_NBYTES

@@ -54,7 +54,7 @@ def make_loader(files, device, **options):
 @pytest.fixture(autouse=True)
 def _two_ahead(monkeypatch):
     """Look two batches ahead only, so that slots and slabs are used again within an epoch."""
-    monkeypatch.setattr(gpuload.assembly, "plan_ahead", lambda **_: Ahead(2, 1, 1))
+    monkeypatch.setattr(gpuload.assembly, "plan_ahead", lambda **_: Ahead(2, 1, 1, False))
 
 
 def keep_all(loader, device):

@@ -90,7 +90,6 @@ def open(
             f"{catalog.paths[0]}: expected at least one row along sample_axis {sample_axis} in "
             f"{len(catalog.paths)} files, got none"
         )
-    classes = found.classes
     return Source(
         catalog,
         labels=make_labels(
@@ -102,7 +101,7 @@ def open(
             n_items=len(catalog),
             array_of_items=catalog.array_of,
         ),
-        classes=classes,
+        classes=found.classes,
         errors=errors,
     )
 

@@ -61,12 +61,16 @@ inline void check_windows(const Catalog &catalog, const Windows &windows, const 
 
 // The rows of the largest batch fit the batch memory, each column before the next one.
 inline void check_outputs(const Reader &reader, const Windows &windows, const Order &order, std::size_t memory_nbytes,
-                   const std::vector<std::int64_t> &columns, const std::vector<Output> &outputs, std::size_t label_nbytes) {
+                   const std::vector<std::int64_t> &columns, const std::vector<Output> &outputs, std::size_t label_nbytes,
+                   const RunOptions &options) {
     std::int64_t largest = order.ends.empty() ? std::min(order.batch, order.n_local) : 0;
     for (std::int64_t b = 0; b < static_cast<std::int64_t>(order.ends.size()); ++b)
         largest = std::max(largest, order.batch_end(b) - order.batch_begin(b));
     const Catalog &catalog = reader.catalog();
-    const PieceMaker pieces(catalog, windows, 0, reader.to_nbytes());
+    const bool is_placed = options.delivery == Delivery::placed;
+    expect(options.room >= 0, "run: negative number");
+    expect(!is_placed || options.to_nbytes == reader.to_nbytes(), "run: expected elements of the reader's size");
+    const PieceMaker pieces(catalog, windows, 0, options.to_nbytes);
     std::int64_t window_nbytes = 0, extent[kMaxNdim];
     for (std::int64_t item = 0; item < catalog.n_items(); item += catalog.is_uniform ? catalog.n_items() : 1)
         window_nbytes = std::max(window_nbytes, pieces.sample_nbytes(item, extent));
@@ -76,12 +80,20 @@ inline void check_outputs(const Reader &reader, const Windows &windows, const Or
             if (other > offset) end = std::min(end, other);
         return offset >= 0 && offset <= end && product(&row_nbytes, 1, largest) <= end - offset;
     };
-    const std::int64_t rows[] = {window_nbytes, static_cast<std::int64_t>(label_nbytes), 8, 8, 8 * catalog.item_ndim(), 1, 8};
-    for (std::size_t i = 0; i < 7; ++i)
-        expect((columns[i] == -1 && i > 0) || fits(columns[i], rows[i]), "run: a column does not fit the batch memory");
+    const std::int64_t table = 8 * (2 + (catalog.is_uniform ? 0 : 2 * catalog.item_ndim()));
+    const std::int64_t rows[] = {is_placed ? window_nbytes : options.room, static_cast<std::int64_t>(label_nbytes), 8, 8,
+                                 8 * catalog.item_ndim(), 1, 8, table, 32};
+    for (std::size_t i = 0; i < columns.size(); ++i)
+        expect((columns[i] == -1 && i > 0) || (options.delivery == Delivery::listed && i == 0) || fits(columns[i], rows[i]),
+               "run: a column does not fit the batch memory");
+    expect(is_placed ? columns[7] == -1 : columns[7] >= 0 && columns[7] % 8 == 0, "run: expected a table of windows that are not placed");
+    expect(options.delivery != Delivery::listed || (columns[8] >= 0 && columns[8] % 8 == 0 && options.chunks_per_batch == 1 &&
+                                                     options.on_error == OnError::raise),
+           "run: expected a list of reads, in one part, with errors raised");
     for (const Output &output : outputs) {
         const auto nbytes = static_cast<std::int64_t>(item_nbytes(output.dtype));
         for (const std::int64_t n : output.row_shape) expect(n >= 0, "run: negative number");
+        if (output.is_window && !is_placed) continue;  // the device makes it
         expect(!output.is_window || output.dtype == reader.to(), "run: expected windows of the reader's type");
         const std::int64_t row = output.is_window ? window_nbytes : product(output.row_shape.data(), output.row_shape.size(), nbytes);
         expect(fits(output.offset, row), "run: an output does not fit the batch memory");

@@ -15,16 +15,6 @@ T load(const std::byte *p) {
     return value;
 }
 
-template <class T>
-T swap_bytes(T value) {
-    if constexpr (std::is_same_v<T, Complex64>) return {swap_bytes(value.re), swap_bytes(value.im)};
-    else if constexpr (std::is_same_v<T, Complex128>) return {swap_bytes(value.re), swap_bytes(value.im)};
-    else if constexpr (sizeof(T) == 1) return value;
-    else if constexpr (sizeof(T) == 2) return bit_cast_to<T>(__builtin_bswap16(bit_cast_to<u16>(value)));
-    else if constexpr (sizeof(T) == 4) return bit_cast_to<T>(__builtin_bswap32(bit_cast_to<u32>(value)));
-    else return bit_cast_to<T>(__builtin_bswap64(bit_cast_to<u64>(value)));
-}
-
 // The stride and the byte order are compile-time constants where they are the usual ones, so that these loops vectorise.
 template <class To, class From, bool kSwap, bool kDense>
 void move_loop(std::byte *dst, const std::byte *src, std::ptrdiff_t stride, std::size_t n) {
@@ -68,6 +58,16 @@ void move_row(std::byte *dst, const std::byte *src, std::ptrdiff_t stride, std::
     }
 }
 
+template <class To, class From>
+void scale_row(std::byte *dst, const std::byte *src, std::ptrdiff_t stride, std::size_t n, bool swap, const Affine &affine,
+               u64 channel, u64 channel_step) {
+    for (std::size_t i = 0; i < n; ++i) {
+        const From value = load<From>(src + static_cast<std::ptrdiff_t>(i) * stride);
+        const To out = transform<To, From, true>(value, swap, affine, channel + i * channel_step);
+        std::memcpy(dst + i * sizeof(To), &out, sizeof(To));
+    }
+}
+
 template <class T>
 constexpr bool kComplex = std::is_same_v<T, Complex64> || std::is_same_v<T, Complex128>;
 
@@ -76,6 +76,31 @@ constexpr MoveRow pick() {
     if constexpr (kComplex<From> && !kComplex<To>) return nullptr;
     else return &move_row<To, From>;
 }
+
+template <class T>
+constexpr bool kFloating =
+    std::is_same_v<T, Half> || std::is_same_v<T, Bfloat> || std::is_same_v<T, float> || std::is_same_v<T, double>;
+
+template <class To, class From>
+constexpr ScaleRow pick_scale() {
+    if constexpr (kComplex<From> || !kFloating<To>) return nullptr;
+    else return &scale_row<To, From>;
+}
+
+template <class From>
+constexpr auto row_of_scales() {
+    return std::array{
+#define X(name, type) pick_scale<type, From>(),
+        GPULOAD_DTYPES(X)
+#undef X
+    };
+}
+
+constexpr std::array kScales = {
+#define X(name, type) row_of_scales<type>(),
+    GPULOAD_DTYPES(X)
+#undef X
+};
 
 template <class From>
 constexpr auto row_of_moves() {
@@ -105,5 +130,7 @@ std::size_t item_nbytes(Dtype dtype) { return kSizes[static_cast<int>(dtype)]; }
 bool is_complex(Dtype dtype) { return dtype == Dtype::complex64 || dtype == Dtype::complex128; }
 
 MoveRow find_move(Dtype from, Dtype to) { return kMoves[static_cast<int>(from)][static_cast<int>(to)]; }
+
+ScaleRow find_scale(Dtype from, Dtype to) { return kScales[static_cast<int>(from)][static_cast<int>(to)]; }
 
 }  // namespace gpuload

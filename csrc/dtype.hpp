@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "convert.h"
+#include "transform.h"
 
 namespace gpuload {
 
@@ -29,5 +29,11 @@ using MoveRow = void (*)(std::byte *dst, const std::byte *src, std::ptrdiff_t sr
 
 // The loop for one pair of types; nullptr for complex -> real.
 MoveRow find_move(Dtype from, Dtype to);
+
+// The same for scaled values (kernels/transform.h), to floating types: element i belongs to channel
+// `channel` + i * `channel_step`. nullptr for other types.
+using ScaleRow = void (*)(std::byte *dst, const std::byte *src, std::ptrdiff_t src_stride, std::size_t n, bool swap,
+                          const Affine &affine, u64 channel, u64 channel_step);
+ScaleRow find_scale(Dtype from, Dtype to);
 
 }  // namespace gpuload

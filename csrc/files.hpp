@@ -38,18 +38,46 @@ struct ReadCount {
     std::atomic<std::int64_t> requests{0};
 };
 
+// Memory of the host that is filled once and then read like a file.
+class Resident {
+  public:
+    explicit Resident(std::size_t nbytes);  // throws std::bad_alloc
+    ~Resident();
+    Resident(const Resident &) = delete;
+    Resident &operator=(const Resident &) = delete;
+
+    std::byte *data() const { return data_; }
+    std::size_t nbytes() const { return nbytes_; }
+
+  private:
+    std::byte *data_;
+    std::size_t nbytes_;
+};
+
+// A part of a file, and where its bytes go.
+struct Request {
+    std::uint32_t file;
+    std::int64_t offset, nbytes;
+    std::byte *dst;
+};
+
 class Files {
   public:
     // `sizes` are the bytes of each file when it was scanned; a file of another size is an error when it is
     // opened. At most `max_descriptors` stay open and at most `max_maps` files stay mapped, by all objects of this
     // class together: both are limits of the process.
     Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps);
+    // One file that is memory.
+    explicit Files(std::shared_ptr<const Resident> memory);
     ~Files();
     Files(const Files &) = delete;
     Files &operator=(const Files &) = delete;
 
     // Read [offset, offset + nbytes) of a file to `dst`. Throws ReadError.
     void read(std::uint32_t file, std::int64_t offset, std::int64_t nbytes, std::byte *dst);
+
+    // Carry out requests on `n_threads`. Throws the ReadError of one that failed, when all threads have stopped.
+    void read_all(const std::vector<Request> &requests, int n_threads);
 
     // Begin to bring [offset, offset + nbytes) into the page cache; does not wait for it.
     void announce(std::uint32_t file, std::int64_t offset, std::int64_t nbytes);
@@ -96,6 +124,7 @@ class Files {
 
     Paths paths_;
     std::vector<std::int64_t> sizes_;
+    const std::shared_ptr<const Resident> memory_;  // of the one file that is memory
     const std::size_t max_descriptors_, max_maps_;
 
     mutable std::mutex descriptors_mutex_;

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "checks.hpp"
+#include "kernels.hpp"
 #include "npy.hpp"
 #include "run.hpp"
 #include "tensor.hpp"
@@ -64,6 +65,22 @@ std::shared_ptr<Files> make_files(const nb::bytes &paths, const Array<std::int64
     expect(ends.size() == sizes.size(), "files: expected one size per path");
     return std::make_shared<Files>(make_paths(paths, ends), to_vector(sizes), max_descriptors,
                                    max_maps);
+}
+
+void read_requests(Files &files, const Array<std::int64_t, 2> &rows, std::uintptr_t address, std::int64_t nbytes, int n_threads) {
+    expect(rows.shape(1) == 4 && n_threads >= 1, "files: expected rows of four numbers, and a thread");
+    std::vector<Request> requests;
+    for (std::size_t i = 0; i < rows.shape(0); ++i) {
+        const std::int64_t *row = rows.data() + 4 * i;
+        expect(row[0] >= 0 && row[0] < static_cast<std::int64_t>(files.size()), "files: no such file");
+        const auto file = static_cast<std::uint32_t>(row[0]);
+        const auto lies_within = [&](std::int64_t begin, std::int64_t end) { return begin >= 0 && begin <= end && row[2] <= end - begin; };
+        expect(row[2] >= 0 && lies_within(row[1], files.nbytes(file)) && lies_within(row[3], nbytes),
+               "files: a request does not lie within its file and the memory");
+        requests.push_back({file, row[1], row[2], reinterpret_cast<std::byte *>(address) + row[3]});
+    }
+    const nb::gil_scoped_release release;
+    files.read_all(requests, n_threads);
 }
 
 std::shared_ptr<Catalog> make_catalog(const Array<std::uint32_t, 1> &file, const Array<std::int64_t, 1> &offset,
@@ -125,8 +142,9 @@ nb::object dlpack_capsule(DlManagedTensor *tensor) {
 
 std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::shared_ptr<Files> files, int to, bool maps,
                                     double request_ns, double bytes_per_ns, std::int64_t max_gap, std::int64_t max_nbytes,
-                                    bool is_cold) {
-    expect(find_move(catalog->element.dtype, to_dtype(to)) != nullptr, "reader: complex values have no real form");
+                                    bool is_cold, bool raw) {
+    expect(raw ? to_dtype(to) == Dtype::uint8 : find_move(catalog->element.dtype, to_dtype(to)) != nullptr,
+           raw ? "reader: expected raw bytes as uint8" : "reader: complex values have no real form");
     expect(request_ns >= 0 && bytes_per_ns > 0 && max_gap >= 0 && max_nbytes >= 1, "reader: number out of range");
     for (std::size_t i = 0; i < catalog->file.size(); ++i) {
         expect(catalog->file[i] < files->size(), "reader: no such file");
@@ -137,7 +155,7 @@ std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::share
     }
     return std::make_shared<Reader>(std::move(catalog), std::move(files), to_dtype(to),
                                     maps ? Reader::Io::mmap : Reader::Io::pread,
-                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes, is_cold});
+                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes, is_cold}, raw);
 }
 
 nb::object read_item(const Reader &reader, std::int64_t item, int to) {
@@ -199,11 +217,11 @@ std::shared_ptr<Epoch> make_epoch(std::uint64_t seed, std::uint64_t epoch, int s
                                   const std::optional<Array<std::int64_t, 1>> &ends,
                                   const std::optional<Array<std::int64_t, 1>> &listed,
                                   const std::optional<Array<std::uint32_t, 1>> &listed_crop) {
-    expect(shuffle >= 0 && shuffle <= static_cast<int>(Shuffle::Kind::blocks), "epoch: unknown shuffle");
+    expect(shuffle >= 0 && shuffle <= Shuffled::kBlocked, "epoch: unknown shuffle");
     expect(block > 0 && blocks_mixed > 0 && batch > 0 && world > 0 && rank >= 0 && rank < world && first >= 0 && n_samples >= 0,
            "epoch: number out of range");
     const u64 key = epoch_key(seed, epoch);
-    Order order{.shuffle = Shuffle(static_cast<Shuffle::Kind>(shuffle), n_samples, key, block, blocks_mixed),
+    Order order{.shuffle = Shuffle(shuffle, n_samples, key, block, blocks_mixed),
                 .n_samples = n_samples,
                 .first = first,
                 .rank = rank,
@@ -234,7 +252,7 @@ nb::object epoch_samples(const Epoch &epoch, const Windows &windows, std::int64_
     return nb::make_tuple(to_numpy(std::move(items)), to_numpy(std::move(crops)), to_numpy(std::move(valid)));
 }
 
-nb::object window_starts(const Epoch &epoch, const Windows &windows, const Array<std::int64_t, 1> &items,
+nb::object epoch_starts(const Epoch &epoch, const Windows &windows, const Array<std::int64_t, 1> &items,
                          const Array<std::uint32_t, 1> &crops, const Array<std::int64_t, 2> &shapes) {
     const std::size_t n = items.size(), ndim = shapes.shape(1);
     expect(crops.size() == n && shapes.shape(0) == n && ndim <= kMaxNdim, "starts: columns differ in length");
@@ -391,26 +409,31 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
                 const Epoch &epoch, std::shared_ptr<BatchMemory> memory, std::shared_ptr<Labels> labels,
                 const std::vector<std::int64_t> &columns,
                 const std::vector<std::tuple<std::int64_t, int, std::optional<std::vector<std::int64_t>>>> &outputs, int depth,
-                int batches_per_claim, int chunks_per_batch, bool consumer_helps, int on_error, std::int64_t max_errors) {
+                int batches_per_claim, int chunks_per_batch, bool consumer_helps, int on_error, std::int64_t max_errors,
+                int delivery, std::int64_t room, int to) {
     if (workers->process().is_other())
         throw std::runtime_error("loader: expected use in the process that made it, got a forked child; make a DataLoader "
                                  "after the fork, or use spawn");
     expect(depth > 0 && batches_per_claim > 0 && chunks_per_batch > 0 && (batches_per_claim == 1 || chunks_per_batch == 1),
            "run: number out of range");
     expect(on_error >= 0 && on_error <= static_cast<int>(OnError::replace), "run: unknown on_error");
+    expect(delivery >= 0 && delivery <= static_cast<int>(Delivery::listed), "run: unknown delivery");
+    const RunOptions options{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error), max_errors,
+                             static_cast<Delivery>(delivery), item_nbytes(to_dtype(to)), room};
     check_windows(reader->catalog(), *windows, epoch.order);
     expect(!labels || labels->bytes.size() == labels->row_nbytes * static_cast<std::size_t>(reader->catalog().n_items()),
            "run: expected one row of labels per item");
-    expect(columns.size() == 7, "run: expected the offsets of seven columns");
+    expect(columns.size() == 9, "run: expected the offsets of nine columns");
     stuck_runs().sweep();
     auto run = std::make_unique<PyRun>();
     for (const auto &[offset, dtype, row_shape] : outputs)
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
-    check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0);
+    check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0, options);
     run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
-                                       epoch.order, epoch.key, std::move(memory), Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6]},
-                                       RunOptions{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error),
-                                                  max_errors});
+                               epoch.order, epoch.key, std::move(memory),
+                               Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],
+                                       columns[7], columns[8]},
+                               options);
     return run.release();
 }
 
@@ -474,14 +497,22 @@ nb::object stat_paths(const nb::bytes &paths, const Array<std::int64_t, 1> &ends
 }
 
 void place_box(std::uintptr_t dst, std::uintptr_t src, int from, int to, const std::vector<std::int64_t> &shape,
-               const std::vector<std::int64_t> &dst_stride, const std::vector<std::int64_t> &src_stride, bool swap) {
+               const std::vector<std::int64_t> &dst_stride, const std::vector<std::int64_t> &src_stride, bool swap,
+               const std::optional<std::tuple<double, std::uintptr_t, int>> &affine) {
     expect(shape.size() <= kMaxNdim && dst_stride.size() == shape.size() && src_stride.size() == shape.size(),
            "place: expected one stride per axis on both sides");
     expect(find_move(to_dtype(from), to_dtype(to)) != nullptr, "place: complex values have no real form");
+    expect(!affine || find_scale(to_dtype(from), to_dtype(to)) != nullptr, "place: only real values are scaled, and to a floating type");
     Box box;
     for (std::size_t axis = 0; axis < shape.size(); ++axis) box.append(shape[axis], src_stride[axis], dst_stride[axis]);
-    simplify(box);
     const nb::gil_scoped_release release;
+    if (affine) {
+        const auto [scale, channels, axis] = *affine;
+        place_scaled(reinterpret_cast<std::byte *>(dst), reinterpret_cast<const std::byte *>(src), box, axis, to_dtype(from),
+                     to_dtype(to), swap, {reinterpret_cast<const double *>(channels), scale});
+        return;
+    }
+    simplify(box);
     Placer(to_dtype(from), to_dtype(to))(reinterpret_cast<std::byte *>(dst), reinterpret_cast<const std::byte *>(src), box, swap);
 }
 
@@ -516,11 +547,20 @@ NB_MODULE(_native, m) {
                  const nb::gil_scoped_release release;
                  return files.resident_share(places);
              }, "places"_a)
+        .def_static("of_memory", [](std::shared_ptr<Resident> memory) { return std::make_shared<Files>(std::move(memory)); },
+                    "memory"_a)
+        .def("read_all", &read_requests, "requests"_a, "address"_a, "nbytes"_a, "n_threads"_a,
+             "Read rows of (file, offset, nbytes, byte of the memory at `address`), which has `nbytes`.")
         .def_prop_ro("open_descriptors", &Files::open_descriptors)
         .def_prop_ro("kept_maps", &Files::kept_maps)
         .def_prop_ro("is_out_of_maps", &Files::is_out_of_maps)
         .def_prop_ro("read_nbytes", [](const Files &files) { return files.count.nbytes.load(); })
         .def_prop_ro("read_requests", [](const Files &files) { return files.count.requests.load(); });
+
+    nb::class_<Resident>(m, "Resident", "Memory of the host that is filled once and then read like a file.")
+        .def(nb::init<std::size_t>(), "nbytes"_a)
+        .def_prop_ro("address", [](const Resident &memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); })
+        .def_prop_ro("nbytes", &Resident::nbytes);
 
     nb::class_<Catalog>(m, "Catalog", "Where every array lies and how.")
         .def(nb::new_(&make_catalog), "file"_a, "offset"_a, "shape"_a, "flags"_a, "dtype"_a, "record_nbytes"_a,
@@ -534,7 +574,8 @@ NB_MODULE(_native, m) {
 
     nb::class_<Reader>(m, "Reader", "Windows of items, read from files into batches.")
         .def(nb::new_(&make_reader), "catalog"_a, "files"_a, "to"_a, "maps"_a, "request_ns"_a, "bytes_per_ns"_a, "max_gap"_a,
-             "max_nbytes"_a, "is_cold"_a = false)
+             "max_nbytes"_a, "is_cold"_a = false, "raw"_a = false)
+        .def_prop_ro("is_uniform", [](const Reader &reader) { return reader.catalog().is_uniform; })
         .def("read", &read_item, "item"_a, "to"_a)
         .def("split", &split_window, "windows"_a, "item"_a);
 
@@ -545,10 +586,14 @@ NB_MODULE(_native, m) {
         .def(nb::new_(&make_epoch), "seed"_a, "epoch"_a, "shuffle"_a, "block"_a, "blocks_mixed"_a, "n_samples"_a, "first"_a,
              "rank"_a, "world"_a, "n_local"_a, "batch"_a, "ends"_a.none(), "listed"_a.none(), "listed_crop"_a.none())
         .def_prop_ro("n_batches", [](const Epoch &epoch) { return epoch.order.n_batches(); })
+        .def_prop_ro("key", [](const Epoch &epoch) { return epoch.key; })
+        .def_prop_ro("shuffled", [](const Epoch &epoch) {
+            return nb::bytes(reinterpret_cast<const char *>(&epoch.order.shuffle.data()), sizeof(Shuffled));
+        })
         .def("samples", &epoch_samples, "windows"_a, "begin"_a, "end"_a,
              nb::sig("def samples(self, windows: Windows, begin: int, end: int) -> "
                      "tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.uint8]]"))
-        .def("starts", &window_starts, "windows"_a, "items"_a, "crops"_a, "shapes"_a);
+        .def("starts", &epoch_starts, "windows"_a, "items"_a, "crops"_a, "shapes"_a);
 
     nb::class_<BatchMemory>(m, "BatchMemory", "Memory that batches are filled in.")
         .def(nb::new_(&make_memory), "nbytes"_a, "max_idle"_a, "slabs"_a)
@@ -563,7 +608,8 @@ NB_MODULE(_native, m) {
 
     nb::class_<PyRun>(m, "Run", "One epoch in progress.")
         .def(nb::new_(&make_run), "workers"_a, "reader"_a, "windows"_a, "epoch"_a, "memory"_a, "labels"_a.none(), "columns"_a,
-             "outputs"_a, "depth"_a, "batches_per_claim"_a, "chunks_per_batch"_a, "consumer_helps"_a, "on_error"_a, "max_errors"_a)
+             "outputs"_a, "depth"_a, "batches_per_claim"_a, "chunks_per_batch"_a, "consumer_helps"_a, "on_error"_a, "max_errors"_a, "delivery"_a, "room"_a,
+             "to"_a)
         .def("next", &PyRun::next, nb::sig("def next(self) -> list[object] | None"))
         .def("next_slab", &PyRun::next_slab,
              nb::sig("def next_slab(self) -> tuple[int, int, list[list[int]]] | None"))
@@ -592,5 +638,20 @@ NB_MODULE(_native, m) {
                   "tuple[NDArray[numpy.int64], NDArray[numpy.int64]]"), "Sizes and modification times; -1 for what is not there.");
     m.def("philox", &philox_words, "key"_a, "counters"_a);
     m.def("coalesce", &coalesce_spans, "files"_a, "offsets"_a, "nbytes"_a, "max_gap"_a, "max_nbytes"_a);
-    m.def("place", &place_box, "dst"_a, "src"_a, "from_dtype"_a, "to_dtype"_a, "shape"_a, "dst_stride"_a, "src_stride"_a, "swap"_a);
+    // Parameters are those of devices/params.py, by address.
+    m.def("pad_boxes", [](std::uintptr_t params) {
+        const nb::gil_scoped_release release;
+        pad_boxes(*reinterpret_cast<const PadParams *>(params));
+    }, "params"_a);
+    m.def("resize_boxes", [](std::uintptr_t params, int from, int to) {
+        const Dtype of[] = {to_dtype(from), to_dtype(to)};
+        const nb::gil_scoped_release release;
+        resize_boxes(*reinterpret_cast<const ResizeParams *>(params), of[0], of[1]);
+    }, "params"_a, "from_dtype"_a, "to_dtype"_a);
+    m.def("unshuffle_chunks", [](std::uintptr_t params) {
+        const nb::gil_scoped_release release;
+        unshuffle_chunks(*reinterpret_cast<const UnshuffleParams *>(params));
+    }, "params"_a);
+    m.def("place", &place_box, "dst"_a, "src"_a, "from_dtype"_a, "to_dtype"_a, "shape"_a, "dst_stride"_a, "src_stride"_a, "swap"_a,
+          "affine"_a = nb::none());
 }

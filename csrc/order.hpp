@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "random.h"
+#include "order.h"
 
 namespace gpuload {
 
@@ -18,58 +18,31 @@ struct Sample {
 // The permutation of an epoch's samples.
 class Shuffle {
   public:
-    enum class Kind : int { none, full, blocks };
-
-    Shuffle(Kind kind, std::int64_t n, u64 key, std::int64_t block, std::int64_t blocks_mixed)
-        : kind_(n > 0 ? kind : Kind::none), n_(static_cast<u64>(n)), key_(key) {
-        if (kind_ == Kind::full) permutation_ = make_permutation(n_, key, kShuffle, 0);
-        if (kind_ != Kind::blocks) return;
-        block_ = static_cast<u64>(block);
-        group_ = static_cast<u64>(blocks_mixed);
-        n_blocks_ = (n_ + block_ - 1) / block_;
-        permutation_ = make_permutation(n_blocks_, key, kBlocks, 0);
-        short_by_ = n_blocks_ * block_ - n_;
-        short_slot_ = permutation_.inverse(n_blocks_ - 1);
-    }
+    Shuffle(i32 kind, std::int64_t n, u64 key, std::int64_t block, std::int64_t blocks_mixed)
+        : shuffled_(make_shuffled(kind, static_cast<u64>(n), key, static_cast<u64>(block), static_cast<u64>(blocks_mixed))) {}
 
     // The sample at position `i` of [0, n).
     std::int64_t operator()(std::int64_t i) const {
-        const u64 at = static_cast<u64>(i);
-        if (kind_ == Kind::none) return i;
-        if (kind_ == Kind::full) return static_cast<std::int64_t>(permutation_(at));
-        // Blocks of neighbouring samples are permuted, then the samples of `group_` blocks are mixed.
-        const u64 group = slot_of(at) / group_, begin = slot_begin(group * group_);
-        const u64 end = std::min(slot_begin(std::min((group + 1) * group_, n_blocks_)), n_);
-        const u64 mixed = begin + within(group, end - begin)(at - begin);
-        const u64 slot = slot_of(mixed);
-        return static_cast<std::int64_t>(permutation_(slot) * block_ + (mixed - slot_begin(slot)));
+        const auto within = [this](u64 group, u64 n) -> const Permutation & { return kept(group, n); };
+        return static_cast<std::int64_t>(shuffled_.at(static_cast<u64>(i), within));
     }
+
+    const Shuffled &data() const { return shuffled_; }
 
   private:
-    // The last block may be short; `short_slot_` is where it lies after the permutation.
-    u64 slot_begin(u64 slot) const { return slot * block_ - (slot > short_slot_ ? short_by_ : 0); }
-    u64 slot_of(u64 position) const {
-        const u64 slot = position / block_;
-        return slot < short_slot_ || position < slot_begin(short_slot_ + 1)
-                   ? std::min(slot, short_slot_) : (position + short_by_) / block_;
-    }
-
     // Each thread keeps the permutation of the group it was last in: making one costs more than using it.
-    const Permutation &within(u64 group, u64 n) const {
+    const Permutation &kept(u64 group, u64 n) const {
         struct Kept {
             u64 key = 0, group = 0;
             Permutation permutation = {};
         };
-        thread_local Kept kept;
-        if (kept.key != key_ || kept.group != group || kept.permutation.n != n)
-            kept = {key_, group, make_permutation(n, key_, kWithinBlocks, group)};
-        return kept.permutation;
+        thread_local Kept last;
+        if (last.key != shuffled_.key || last.group != group || last.permutation.n != n)
+            last = {shuffled_.key, group, shuffled_.within_group(group, n)};
+        return last.permutation;
     }
 
-    Kind kind_;
-    u64 n_, key_;
-    u64 block_ = 1, group_ = 1, n_blocks_ = 0, short_by_ = 0, short_slot_ = 0;
-    Permutation permutation_ = {};
+    Shuffled shuffled_;
 };
 
 // What one rank sees of an epoch. Positions of all ranks interleave: position i of rank r is

@@ -20,6 +20,7 @@ class PieceMaker {
     struct Made {
         std::vector<Piece> pieces;
         std::vector<Box> boxes;
+        std::vector<Box> spans;  // of whole spans of bytes
     };
 
     // Both are kept by the caller.
@@ -50,6 +51,9 @@ class PieceMaker {
         for (int axis = 0; axis < view.ndim; ++axis) nbytes *= extent[axis] = windows_.extent(axis, view.shape);
         return nbytes;
     }
+
+    // Bytes of a stored element.
+    std::int64_t from_nbytes() const { return static_cast<std::int64_t>(item_nbytes(catalog_.element.dtype)); }
 
     // Where the window of a sample starts along each axis; returns the number of axes.
     int starts(const Sample &sample, std::int64_t *starts) const {

@@ -136,6 +136,41 @@ void Placer::operator()(std::byte *dst, const std::byte *src, const Box &box, bo
     });
 }
 
+void place_scaled(std::byte *dst, const std::byte *src, const Box &box, int channel_axis, Dtype from, Dtype to, bool swap,
+                  const Affine &affine) {
+    const ScaleRow scale = find_scale(from, to);
+    const auto to_nbytes = static_cast<std::int64_t>(item_nbytes(to));
+    int row = -1;  // the axis that is dense at the destination
+    Box outer;
+    int channel_in_outer = -1;
+    for (int axis = 0; axis < box.ndim; ++axis) {
+        if (box.shape[axis] == 0) return;
+        if (box.dst_stride[axis] == to_nbytes && box.shape[axis] > 1) row = axis;
+    }
+    for (int axis = 0; axis < box.ndim; ++axis) {
+        if (axis == row) continue;
+        if (axis == channel_axis) channel_in_outer = outer.ndim;
+        outer.append(box.shape[axis], box.src_stride[axis], box.dst_stride[axis]);
+    }
+    const std::size_t n = row < 0 ? 1 : static_cast<std::size_t>(box.shape[row]);
+    const std::int64_t step = row < 0 ? 0 : box.src_stride[row];
+    const u64 channel_step = row >= 0 && row == channel_axis ? 1 : 0;
+    std::int64_t index[kMaxNdim] = {};
+    for (;;) {
+        std::byte *to_row = dst;
+        const std::byte *from_row = src;
+        for (int axis = 0; axis < outer.ndim; ++axis) {
+            to_row += index[axis] * outer.dst_stride[axis];
+            from_row += index[axis] * outer.src_stride[axis];
+        }
+        const u64 channel = channel_in_outer < 0 ? 0 : static_cast<u64>(index[channel_in_outer]);
+        scale(to_row, from_row, step, n, swap, affine, channel, channel_step);
+        int axis = outer.ndim - 1;
+        while (axis >= 0 && ++index[axis] == outer.shape[axis]) index[axis--] = 0;
+        if (axis < 0) return;
+    }
+}
+
 Placer::CopyRows Placer::find_rows(const Box &box, bool swap) const {
     const int last = box.ndim - 1;
     const bool fits = (box.ndim == 1 || box.ndim == 2) && keeps_bytes(swap) &&

@@ -29,6 +29,11 @@ struct Box {
 // dense at the destination last. The box then has as few and as long rows as can be.
 void simplify(Box &box);
 
+// Copy a box of scaled values; `channel_axis` is the axis that counts channels, -1 when there is one. `box` is as the
+// caller has it: simplify() would not know its channels.
+void place_scaled(std::byte *dst, const std::byte *src, const Box &box, int channel_axis, Dtype from, Dtype to, bool swap,
+                  const Affine &affine);
+
 // Copies boxes from one element type to another.
 class Placer {
   public:

@@ -27,9 +27,10 @@ class Reader {
   public:
     enum class Io : int { pread, mmap };
 
-    Reader(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Files> files, Dtype to, Io io, Cost cost)
-        : catalog_(std::move(catalog)), files_(std::move(files)), to_(to), placer_(catalog_->element.dtype, to), io_(io),
-          cost_(cost) {}
+    // With `raw`, pieces are boxes of bytes that are copied as they are; `to` is then uint8.
+    Reader(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Files> files, Dtype to, Io io, Cost cost, bool raw)
+        : catalog_(std::move(catalog)), files_(std::move(files)), to_(to),
+          placer_(raw ? Dtype::uint8 : catalog_->element.dtype, to), io_(io), cost_(cost) {}
 
     // Thrown by fill() when it was told to stop.
     struct Stopped {};

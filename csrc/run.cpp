@@ -34,7 +34,8 @@ Run::Run(std::shared_ptr<Workers> workers, std::shared_ptr<const Reader> reader,
       labels_(std::move(labels)),
       order_(std::move(order)),
       key_(key),
-      pieces_(reader_->catalog(), *windows_, key, reader_->to_nbytes()),
+      pieces_(reader_->catalog(), *windows_, key, options.to_nbytes),
+      shipper_(pieces_, options.room, !reader_->catalog().is_uniform, reader_->catalog().item_ndim()),
       memory_(std::move(memory)),
       columns_(columns),
       options_(options),
@@ -106,13 +107,15 @@ void Run::execute(const Part &part) noexcept {
 
 void Run::complete(std::int64_t batch) {
     Slot &finished = slot(batch);
-    if (options_.on_error == OnError::skip && !finished.error && !closed_.load()) {
+    const bool is_whole = !finished.error && !closed_.load();
+    if (options_.on_error == OnError::skip && is_whole) {
         try {
             compact(batch);
         } catch (...) {
             fail(batch, std::current_exception());
         }
     }
+    if (columns_.table >= 0 && is_whole) point_into_batch(batch);
     finished.state.store(kReady, std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) && batch == consumed_.load()) {
         const std::lock_guard guard(mutex_);
@@ -217,16 +220,42 @@ void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
     const std::int64_t nbytes = pieces_.sample_nbytes(samples.front().item, extent);
     if (first == 0) std::copy(extent, extent + filling.filled.ndim, filling.filled.extent);
     std::byte *data = filling.filled.block->data;
-    std::byte *x = data + columns_.x + first * nbytes;
     try {
-        reader_->fill(pieces_.make(samples, x, nbytes, made), closed_);
+        fill_windows(samples, first, data, nbytes, made);
     } catch (const ReadError &) {
         if (options_.on_error == OnError::raise) throw;
         fill_one_by_one(batch, samples, first, nbytes);
     }
     write_columns(samples, first, data);
-    const auto from = static_cast<std::int64_t>(reader_->from_nbytes()), to = static_cast<std::int64_t>(reader_->to_nbytes());
-    useful_nbytes_.fetch_add((last - first) * nbytes / to * from, std::memory_order_relaxed);
+    const std::int64_t elements = (last - first) * nbytes / static_cast<std::int64_t>(options_.to_nbytes);
+    useful_nbytes_.fetch_add(elements * pieces_.from_nbytes(), std::memory_order_relaxed);
+}
+
+// Windows of consecutive rows of a batch, the first of them row `first`.
+void Run::fill_windows(std::span<const Sample> samples, std::int64_t first, std::byte *data, std::int64_t nbytes,
+                       PieceMaker::Made &made) const {
+    std::byte *x = data + columns_.x;
+    auto *table = reinterpret_cast<std::int64_t *>(data + columns_.table);
+    switch (options_.delivery) {
+        case Delivery::placed:
+            reader_->fill(pieces_.make(samples, x + first * nbytes, nbytes, made), closed_);
+            break;
+        case Delivery::shipped:
+            reader_->fill(shipper_.ship(samples, first, x, table, made), closed_);
+            break;
+        case Delivery::listed:
+            shipper_.list(samples, reader_->files(), table, reinterpret_cast<std::int64_t *>(data + columns_.reads), made);
+            break;
+    }
+}
+
+// Windows of a batch lie behind one another.
+void Run::point_into_batch(std::int64_t batch) {
+    const Filled &filled = slot(batch).filled;
+    auto nbytes = static_cast<std::int64_t>(options_.to_nbytes);
+    for (int axis = 0; axis < filled.ndim; ++axis) nbytes *= filled.extent[axis];
+    auto *table = reinterpret_cast<std::int64_t *>(filled.block->data + columns_.table);
+    for (std::int64_t row = 0; row < filled.n; ++row) table[row * shipper_.row_length() + 1] = row * nbytes;
 }
 
 // Find the samples that cannot be read, and leave them out or put others in their place.
@@ -235,11 +264,11 @@ void Run::fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std:
     PieceMaker::Made made;
     const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
     for (std::size_t i = 0; i < samples.size(); ++i) {
-        std::byte *dst = filling.filled.block->data + columns_.x + (first + static_cast<std::int64_t>(i)) * nbytes;
+        const std::int64_t row = first + static_cast<std::int64_t>(i);
         const Sample wanted = samples[i];
         for (std::uint32_t tries = 0;; ++tries) {
             try {
-                reader_->fill(pieces_.make({&samples[i], 1}, dst, nbytes, made), closed_);
+                fill_windows({&samples[i], 1}, row, filling.filled.block->data, nbytes, made);
                 break;
             } catch (const ReadError &error) {
                 const std::lock_guard guard(mutex_);
@@ -288,10 +317,11 @@ void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, 
 void Run::compact(std::int64_t batch) {
     const Slot &compacted = slot(batch);
     Filled &filled = slot(batch).filled;
-    auto x_nbytes = static_cast<std::int64_t>(reader_->to_nbytes());
+    auto x_nbytes = static_cast<std::int64_t>(options_.to_nbytes);
     for (int axis = 0; axis < filled.ndim; ++axis) x_nbytes *= filled.extent[axis];
+    const bool is_placed = options_.delivery == Delivery::placed;  // else the table says where windows are
     const std::pair<std::int64_t, std::int64_t> rows[] = {
-        {columns_.x, x_nbytes}, {columns_.label, labels_ ? static_cast<std::int64_t>(labels_->row_nbytes) : 0},
+        {is_placed ? columns_.x : -1, x_nbytes}, {columns_.table, 8 * shipper_.row_length()}, {columns_.label, labels_ ? static_cast<std::int64_t>(labels_->row_nbytes) : 0},
         {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * filled.ndim}, {columns_.valid, 1}, {columns_.path, 8}};
     std::int64_t kept = 0;
     for (std::int64_t row = 0; row < filled.n; ++row) {

@@ -15,6 +15,7 @@
 #include "order.hpp"
 #include "pieces.hpp"
 #include "reader.hpp"
+#include "ship.hpp"
 #include "window.hpp"
 #include "workers.hpp"
 
@@ -22,8 +23,10 @@ namespace gpuload {
 
 // Where each column of a batch begins in its block, in bytes; -1 for a column that is not wanted. `path` holds item
 // numbers too: Python looks the paths up.
+//
+// `table` and `reads` are there when windows are not placed: rows of Shipper, 8 bytes each number.
 struct Columns {
-    std::int64_t x = 0, label = -1, index = -1, crop = -1, start = -1, valid = -1, path = -1;
+    std::int64_t x = 0, label = -1, index = -1, crop = -1, start = -1, valid = -1, path = -1, table = -1, reads = -1;
 };
 
 // One row of label bytes per item.
@@ -47,6 +50,9 @@ struct RunOptions {
     bool consumer_helps;      // the consumer fills parts itself while its batch is not ready
     OnError on_error;
     std::int64_t max_errors;  // more failures than that end the run; -1: any number
+    Delivery delivery = Delivery::placed;
+    std::size_t to_nbytes;    // of a delivered element
+    std::int64_t room;        // bytes of a block for each window, where windows are not placed
 };
 
 struct Filled {
@@ -105,6 +111,9 @@ class Run final : public Work {
 
     Slot &slot(std::int64_t batch) { return slots_[static_cast<std::size_t>(batch % options_.depth)]; }
     void fill_chunk(std::int64_t batch, std::int64_t chunk);
+    void fill_windows(std::span<const Sample> samples, std::int64_t first, std::byte *data, std::int64_t sample_nbytes,
+                      PieceMaker::Made &made) const;
+    void point_into_batch(std::int64_t batch);
     void fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t sample_nbytes);
     void write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const;
     void complete(std::int64_t batch);
@@ -118,6 +127,7 @@ class Run final : public Work {
     const Order order_;
     const u64 key_;
     const PieceMaker pieces_;
+    const Shipper shipper_;
     std::shared_ptr<BatchMemory> memory_;
     const Columns columns_;
     const RunOptions options_;

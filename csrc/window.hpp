@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "order.h"
 #include "place.hpp"
-#include "random.h"
 
 namespace gpuload {
 
@@ -30,31 +30,13 @@ struct Windows {
     }
 
     std::int64_t extent(int axis, const std::int64_t *shape) const {
-        if (kind == Kind::whole || size[static_cast<std::size_t>(axis)] < 0) return shape[axis];
-        return size[static_cast<std::size_t>(axis)];
+        return window_extent(static_cast<i32>(kind), shape[axis], kind == Kind::whole ? -1 : size[static_cast<std::size_t>(axis)]);
     }
 
     // Window `crop` of an item of `shape`: its starts. Extents are extent() along each axis.
     void starts(u64 key, std::int64_t item, std::uint32_t crop, int ndim, const std::int64_t *shape,
                 std::int64_t *starts) const {
-        if (kind == Kind::whole) {
-            std::fill(starts, starts + ndim, 0);
-        } else if (kind == Kind::random) {
-            i64 n_starts[kMaxNdim], drawn[kMaxNdim];
-            for (int axis = 0; axis < ndim; ++axis) n_starts[axis] = shape[axis] - extent(axis, shape) + 1;
-            draw_starts(key, static_cast<u64>(item), crop, ndim, n_starts, drawn);
-            std::copy(drawn, drawn + ndim, starts);
-        } else if (kind == Kind::center) {
-            for (int axis = 0; axis < ndim; ++axis) starts[axis] = (shape[axis] - extent(axis, shape)) / 2;
-        } else {
-            std::int64_t rest = crop;
-            for (int axis = ndim - 1; axis >= 0; --axis) {
-                const std::int64_t free = shape[axis] - extent(axis, shape), step = stride[static_cast<std::size_t>(axis)];
-                const std::int64_t n = step > 0 ? (free + step - 1) / step + 1 : 1;
-                starts[axis] = std::min((rest % n) * step, free);  // the last window is moved inwards
-                rest /= n;
-            }
-        }
+        window_starts(static_cast<i32>(kind), key, static_cast<u64>(item), crop, ndim, shape, size.data(), stride.data(), starts);
     }
 };
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+
 import torch
 
-from gpuload import _native
-from gpuload.devices import Event, Place, Stream
+from gpuload import _native, system
+from gpuload.devices import Crops, Event, Operation, Pad, Place, Resize, Stream
+from gpuload.devices.arguments import pack
 from gpuload.dtypes import DTYPES
 
 
@@ -22,8 +26,8 @@ class CpuStream:
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         dst.copy_(src)
 
-    def launch(self, operation: Place) -> None:
-        run_place(operation)
+    def launch(self, operation: Operation) -> None:
+        run(operation)
 
     def record(self) -> Event:
         return CpuEvent()
@@ -45,14 +49,46 @@ class CpuDevice:
     def current_stream(self) -> Stream:
         return CpuStream()
 
+    def enter_thread(self) -> None:
+        pass
+
+    def prepare(self, operation: Operation) -> None:
+        pass
+
     def host_memory(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def memory(self, nbytes: int, *, stream: Stream) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8)
 
+    def free_nbytes(self) -> int:
+        _, available = system.memory()
+        known = [n for n in (available, system.cgroup().memory_nbytes) if n is not None]
+        return min(known, default=1 << 62)
+
     def hand_over(self, memory: torch.Tensor, stream: Stream) -> None:
         pass
+
+
+def run(operation: Operation) -> None:
+    """Do an operation in host memory, by the loops of csrc.
+
+    Raises:
+        TypeError: a Crops: on the host, held arrays are read like files.
+    """
+    if isinstance(operation, Place):
+        run_place(operation)
+    elif isinstance(operation, Crops):
+        raise TypeError("launch: expected an operation of the host, got Crops; use a DataLoader")
+    else:
+        params = pack(operation).params
+        address = ctypes.addressof(params)
+        if isinstance(operation, Pad):
+            _native.pad_boxes(address)
+        elif isinstance(operation, Resize):
+            _native.resize_boxes(address, operation.from_dtype, operation.to_dtype)
+        else:
+            _native.unshuffle_chunks(address)
 
 
 def run_place(operation: Place) -> None:
@@ -62,18 +98,39 @@ def run_place(operation: Place) -> None:
         ValueError: the box does not lie within both tensors.
     """
     o = operation
-    _check_within(o.src, o.src_offset, o.from_dtype, o.shape, o.src_stride, "src")
-    _check_within(o.dst, o.dst_offset, o.to_dtype, o.shape, o.dst_stride, "dst")
-    _native.place(
-        operation.dst.data_ptr() + operation.dst_offset,
-        operation.src.data_ptr() + operation.src_offset,
-        operation.from_dtype,
-        operation.to_dtype,
-        list(operation.shape),
-        list(operation.dst_stride),
-        list(operation.src_stride),
-        False,
-    )
+    affine = None
+    if o.affine is not None:
+        channels = 0 if o.affine.channels is None else o.affine.channels.data_ptr()
+        affine = (o.affine.scale, channels, -1 if o.affine.axis is None else o.affine.axis)
+    for src_offset, dst_offset, shape, src_stride in _pieces(o):
+        _check_within(o.src, src_offset, o.from_dtype, shape, src_stride, "src")
+        _check_within(o.dst, dst_offset, o.to_dtype, shape, o.dst_stride, "dst")
+        _native.place(
+            o.dst.data_ptr() + dst_offset,
+            o.src.data_ptr() + src_offset,
+            o.from_dtype,
+            o.to_dtype,
+            list(shape),
+            list(o.dst_stride),
+            list(src_stride),
+            o.swap,
+            affine,
+        )
+
+
+Shape = tuple[int, ...]
+
+
+def _pieces(o: Place) -> Iterator[tuple[int, int, Shape, Shape]]:
+    """Where each piece of an operation begins on both sides, its extents and source strides."""
+    ndim = len(o.shape)
+    for k in range(o.n_pieces):
+        row = None if o.table is None else o.table[k].tolist()
+        src, dst = (k * o.src_step, k * o.dst_step) if row is None else row[:2]
+        shape, stride = o.shape, o.src_stride
+        if row is not None and len(row) > 2:
+            shape, stride = tuple(row[2 : 2 + ndim]), tuple(row[2 + ndim :])
+        yield o.src_offset + src, o.dst_offset + dst, shape, stride
 
 
 def _check_within(

@@ -19,13 +19,43 @@ template <class To, class From>
 GL_FN To bit_cast_to(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast_to keeps the size");
     To to;
-    __builtin_memcpy(&to, &from, sizeof(to));
+    GL_COPY(&to, &from, sizeof(to));
     return to;
+}
+
+template <class A, class B> struct IsSame { static constexpr bool value = false; };
+template <class A> struct IsSame<A, A> { static constexpr bool value = true; };
+
+// The bytes of a word in the other order, or as they are. Without a branch on the device.
+GL_FN u32 swap_word(u32 x, bool swap) {
+#if defined(__CUDA_ARCH__)
+    return __byte_perm(x, 0, swap ? 0x0123 : 0x3210);
+#else
+    return swap ? __builtin_bswap32(x) : x;
+#endif
+}
+
+template <class T>
+GL_FN T swap_bytes(T value, bool swap = true) {
+    if constexpr (IsSame<T, Complex64>::value || IsSame<T, Complex128>::value) {
+        return {swap_bytes(value.re, swap), swap_bytes(value.im, swap)};
+    } else if constexpr (sizeof(T) == 1) {
+        return value;
+    } else if constexpr (sizeof(T) == 2) {
+        const u32 x = bit_cast_to<u16>(value);
+        return bit_cast_to<T>(static_cast<u16>(swap ? x << 8 | x >> 8 : x));
+    } else if constexpr (sizeof(T) == 4) {
+        return bit_cast_to<T>(swap_word(bit_cast_to<u32>(value), swap));
+    } else {
+        const u64 x = bit_cast_to<u64>(value);
+        const u32 low = swap_word(static_cast<u32>(x), swap), high = swap_word(static_cast<u32>(x >> 32), swap);
+        return bit_cast_to<T>(swap ? static_cast<u64>(low) << 32 | high : static_cast<u64>(high) << 32 | low);
+    }
 }
 
 GL_FN float half_to_float(Half half) {
     const u32 sign = (half.bits & 0x8000u) << 16, magnitude = half.bits & 0x7fffu;
-    // Subnormals are converted as integers: the device build flushes float32 subnormals.
+    // Subnormals are converted as integers: right even where float32 subnormals are flushed to zero.
     const u32 small = bit_cast_to<u32>(static_cast<float>(magnitude) * 5.9604644775390625e-8f);
     const u32 normal = (magnitude << 13) + (magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u);
     return bit_cast_to<float>(sign | (magnitude < 0x400u ? small : normal));

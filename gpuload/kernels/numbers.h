@@ -4,8 +4,10 @@
 
 #ifdef __CUDACC__
 #define GL_FN __host__ __device__ inline
+#define GL_COPY memcpy  // NVRTC knows it without a header
 #else
 #define GL_FN inline
+#define GL_COPY __builtin_memcpy
 #endif
 
 namespace gpuload {
@@ -16,8 +18,9 @@ using u16 = unsigned short;
 using i16 = short;
 using u32 = unsigned int;
 using i32 = int;
-using u64 = unsigned long long;
-using i64 = long long;
+using u64 = unsigned long;  // std::uint64_t where it matters: on Linux
+using i64 = long;
+static_assert(sizeof(u64) == 8 && sizeof(u32) == 4, "the kernels count on these sizes");
 
 // The upper 64 bits of a 128-bit product: maps a random 64-bit word to [0, b) when `a` is that word.
 GL_FN u64 multiply_high(u64 a, u64 b) {

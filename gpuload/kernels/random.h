@@ -19,6 +19,7 @@ struct Words {
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 GL_FN Words philox(u64 key, Words x) {
     u32 key_0 = static_cast<u32>(key), key_1 = static_cast<u32>(key >> 32);
+#pragma unroll 1
     for (int round = 0; round < 10; ++round) {
         const u64 a = static_cast<u64>(0xD2511F53u) * x.w[0];
         const u64 b = static_cast<u64>(0xCD9E8D57u) * x.w[2];
@@ -52,11 +53,12 @@ struct Permutation {
     static constexpr int kMaxRounds = 16;
 
     u64 n, rows, columns;
-    int rounds;
+    i32 rounds, padding;
     u64 keys[kMaxRounds];
 
     GL_FN u64 once(u64 i) const {
         u64 row = i / columns, column = i - row * columns;
+#pragma unroll 1
         for (int r = 0; r < rounds; r += 2) {
             row += multiply_high(mix(column ^ keys[r]), rows);
             row -= row >= rows ? rows : 0;
@@ -74,6 +76,7 @@ struct Permutation {
 
     GL_FN u64 once_back(u64 i) const {
         u64 row = i / columns, column = i - row * columns;
+#pragma unroll 1
         for (int r = rounds - 2; r >= 0; r -= 2) {
             column += columns - multiply_high(mix(row ^ keys[r + 1]), columns);
             column -= column >= columns ? columns : 0;
@@ -94,6 +97,7 @@ struct Permutation {
 GL_FN Permutation make_permutation(u64 n, u64 key, Purpose purpose, u64 which) {
     Permutation p;
     u64 root = n, next = n / 2 + 1;
+#pragma unroll 1
     while (next < root) {  // Newton's method, from above
         root = next;
         next = (root + n / root) / 2;
@@ -104,6 +108,8 @@ GL_FN Permutation make_permutation(u64 n, u64 key, Purpose purpose, u64 which) {
     p.columns = (n + p.rows - 1) / p.rows;
     // Small domains need more rounds to reach every permutation equally often (tests/test_order.py).
     p.rounds = n < 1024 ? Permutation::kMaxRounds : 6;
+    p.padding = 0;
+#pragma unroll 1
     for (int r = 0; r < p.rounds; r += 2) {
         // n is hashed in: domains of nearly the same size would share most of their mapping.
         const Words words = draw(key, which, static_cast<u32>(mix(n)), purpose, static_cast<u32>(r));
@@ -111,17 +117,6 @@ GL_FN Permutation make_permutation(u64 n, u64 key, Purpose purpose, u64 which) {
         p.keys[r + 1] = words.high();
     }
     return p;
-}
-
-// Starts of a random window: for each axis a number of [0, n_starts[axis]), each equally likely
-// up to n_starts / 2^64. One Philox call serves two axes.
-GL_FN void draw_starts(u64 key, u64 item, u32 crop, int ndim, const i64 *n_starts, i64 *starts) {
-    for (int axis = 0; axis < ndim; axis += 2) {
-        const Words words = draw(key, item, crop, kWindow, static_cast<u32>(axis / 2));
-        starts[axis] = static_cast<i64>(multiply_high(words.low(), static_cast<u64>(n_starts[axis])));
-        if (axis + 1 < ndim)
-            starts[axis + 1] = static_cast<i64>(multiply_high(words.high(), static_cast<u64>(n_starts[axis + 1])));
-    }
 }
 
 }  // namespace gpuload

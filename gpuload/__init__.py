@@ -11,6 +11,7 @@ from gpuload.errors import (
     UnsupportedDtypeError,
 )
 from gpuload.loader import DataLoader
+from gpuload.prefetch import prefetch
 from gpuload.sources import Source, open
 from gpuload.stats import Stats
 from gpuload.window import CenterCrop, GridCrop, RandomCrop
@@ -31,4 +32,5 @@ __all__ = [
     "Stats",
     "UnsupportedDtypeError",
     "open",
+    "prefetch",
 ]

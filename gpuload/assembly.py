@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gpuload import _native, dtypes
+from gpuload import _native, cache, dtypes
 from gpuload.devices import Device
+from gpuload.devices.arguments import MAX_AXES
 from gpuload.dtypes import BOOL, INT64, Dtype
+from gpuload.errors import DeviceError
+from gpuload.journey import Journey, Planner
+from gpuload.layout import BatchLayout, Column, lay_out
 from gpuload.options import Options
-from gpuload.pipeline import Job, Pipeline
+from gpuload.order import Listed, Shares
+from gpuload.pipeline import Flight, Job, Pipeline
 from gpuload.plan import Ahead, IoPlan, plan_ahead, plan_io
 from gpuload.readers import posix
+from gpuload.resident import Resident, ResidentFlight, hold
 from gpuload.samples import Samples
 from gpuload.sources.source import Source
-from gpuload.stage import BatchLayout, Column, lay_out
 from gpuload.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a loader takes at most, beside batches that the caller keeps. In bytes."""
+    """What a loader takes at most, beside batches that the caller keeps. In bytes.
+
+    `blocks` of `batch_nbytes` are filled by the readers: batches on the CPU, slabs that cross to
+    another device. `device_nbytes` are on the device: what was copied, and batches made ahead.
+    """
 
     batch_nbytes: int
     blocks: int
     scratch_nbytes: int
     host_nbytes: int
+    device_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class _Ready:
     """A pipeline, and what it was made for."""
 
     pipeline: Pipeline
-    layout: BatchLayout
+    journey: Journey
     plan: IoPlan
 
 
@@ -44,18 +54,45 @@ class Assembly:
     """The machinery of one loader, kept from epoch to epoch as long as its plan and layout hold."""
 
     def __init__(
-        self, source: Source, samples: Samples, options: Options, *, device: Device, dtype: object
+        self,
+        source: Source,
+        samples: Samples,
+        options: Options,
+        *,
+        device: Device,
+        why_device: str,
+        dtype: object,
     ) -> None:
         self._source = source
         self._samples = samples
         self._options = options
         self._device = device
+        self._why_device = why_device
         self._stored = source.catalog.layout.dtype
         self._dtype = _delivered(self._stored, dtype)
         self._labels = source.labels
+        self._catalog = source.catalog  # where the readers find the arrays
         self._files = posix.open_files(source.catalog)
         self._plan: IoPlan | None = None
         self._ready: _Ready | None = None
+        self._resident: Resident | None = None
+        self._planner = Planner(
+            source.catalog, samples, options, device, tuple(self._columns()), self._stored
+        )
+        self._journeys: dict[tuple[IoPlan, int], Journey] = {}
+        self._held: cache.Plan | None = None
+        if options.cache is not None:
+            self._held = cache.plan(source.catalog)
+            self._check_held(self._held)
+
+    def check(self) -> None:
+        """What can be found out before the first epoch.
+
+        Raises:
+            DeviceError: files cannot be read as asked for.
+        """
+        if self._options.io == "gds":
+            self._check_direct()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -64,8 +101,16 @@ class Assembly:
 
     @property
     def is_used(self) -> bool:
-        """Whether threads have been started."""
-        return self._ready is not None
+        """Whether threads have been started, or a device holds arrays for it."""
+        return self._ready is not None or self._resident is not None
+
+    def _check_held(self, held: cache.Plan) -> None:
+        cache.check_fits(held, self._device)
+        ndim = self._samples.shapes.shape[1]
+        if not self._device.is_host and ndim > MAX_AXES:
+            raise ValueError(
+                f"cache: expected items of at most {MAX_AXES} axes, got {ndim}; pass cache=None"
+            )
 
     def _columns(self) -> list[Column]:
         wanted = [Column("x", self._dtype)]
@@ -93,15 +138,39 @@ class Assembly:
         return self._plan
 
     def _fresh_plan(self) -> IoPlan:
-        facts = posix.look_at(self._source.catalog, self._files)
-        return plan_io(facts, io=self._options.io, threads=self._options.threads)
-
-    def _layout(self, largest_batch: int) -> BatchLayout:
-        return lay_out(
-            self._columns(),
-            batch_size=largest_batch,
-            window_elements=self._samples.largest_window,
+        facts = posix.look_at(self._catalog, self._files)
+        io = "auto" if self._options.io == "gds" else self._options.io
+        plan = plan_io(facts, io=io, threads=self._options.threads)
+        if self._held is None or not self._device.is_host:
+            return plan
+        return replace(
+            plan,
+            io="mmap",
+            reason="arrays are held in memory",
+            is_cold=False,
+            may_warm=False,
+            threads=self._options.threads or facts.cores,
         )
+
+    def _journey(self, plan: IoPlan, n: int) -> Journey:
+        """The same question is answered once."""
+        if (plan, n) not in self._journeys:
+            self._journeys[plan, n] = self._planner.plan(plan, n, self._reader)
+        return self._journeys[plan, n]
+
+    def _check_direct(self) -> None:
+        """io="gds" is strict.
+
+        Raises:
+            DeviceError: files cannot be read straight into the device.
+        """
+        transfer = self._journey(self._io_plan(), 1).transfer
+        if transfer is None or transfer.delivery != "listed":
+            why = "batches are made on the CPU" if transfer is None else transfer.not_direct
+            raise DeviceError(
+                f'io: expected reads straight into a GPU with io="gds", got none: {why}; pass '
+                'io="auto"'
+            )
 
     def _ahead(self, layout: BatchLayout, plan: IoPlan) -> Ahead:
         return plan_ahead(
@@ -112,29 +181,68 @@ class Assembly:
             io=plan.io,
         )
 
-    def _reader(self, plan: IoPlan) -> _native.Reader:
-        return posix.make_reader(self._source.catalog, self._files, self._dtype, plan)
+    def _reader(self, plan: IoPlan, to: Dtype | None) -> _native.Reader:
+        return posix.make_reader(self._catalog, self._files, to, plan)
 
-    def pipeline(self, largest_batch: int) -> Pipeline:
+    def start(
+        self, epoch: _native.Epoch, shares: Shares, listed: Listed | None, largest_batch: int
+    ) -> Flight:
+        """Begin to make the batches of an epoch."""
+        if self._held is None or self._device.is_host:
+            return self._pipeline(largest_batch).start(epoch)
+        if self._resident is None:
+            self._resident = self._load_on_device(self._held)
+        return ResidentFlight(self._resident, epoch, shares, listed)
+
+    def _load_on_host(self, held: cache.Plan) -> None:
+        """From here on the arrays are read from memory."""
+        memory = cache.load_on_host(held, self._files, threads=self._io_plan().threads)
+        self._catalog, self._files = held.catalog, posix.files_of_memory(memory)
+
+    def _load_on_device(self, held: cache.Plan) -> Resident:
+        threads = self._io_plan().threads
+        memory = cache.load_on_device(held, self._files, self._device, threads=threads)
+        labels = self._labels
+        if labels is not None and labels.dtype.kind in "iu":
+            labels = labels.astype(np.int64)
+        catalog, samples = held.catalog, self._samples
+        about = hold(self._device, memory, catalog, labels=labels, window_ends=samples.window_ends)
+        return Resident(
+            device=self._device,
+            held=about,
+            layout=lay_out(self._columns(), batch_size=1, window_elements=1),
+            geometry=samples.geometry,
+            windows=samples.native(),
+            window_of=samples.window_of,
+            src_stride=samples.window_stride,
+            stored=self._stored,
+        )
+
+    def _pipeline(self, largest_batch: int) -> Pipeline:
         """The pipeline of the last epoch, unless files are to be read another way now."""
         plan = self._io_plan()
+        if self._held is not None and self._catalog is self._source.catalog:
+            self._load_on_host(self._held)
         if plan.may_warm and self._ready is not None:
             fresh = self._fresh_plan()
             plan = self._plan = fresh if fresh.io != plan.io else plan
-        layout = self._layout(largest_batch)
+        journey = self._journey(plan, largest_batch)
         ready = self._ready
-        if ready is None or ready.layout != layout or ready.plan != plan:
+        if ready is None or ready.journey != journey or ready.plan != plan:
             job = Job(
-                reader=self._reader(plan),
+                reader=self._reader(plan, journey.reads_as),
                 windows=self._samples.native(),
                 labels=_native_labels(self._labels),
-                layout=layout,
-                ahead=self._ahead(layout, plan),
+                layout=journey.layout,
+                ahead=self._ahead(journey.layout, plan),
                 threads=plan.threads,
                 on_error=self._options.on_error,
                 max_errors=self._options.max_errors,
+                route=journey.route,
+                delivery=journey.delivery,
+                direct=self._planner.direct_reader() if journey.delivery == "listed" else None,
             )
-            ready = self._ready = _Ready(Pipeline(job, self._device), layout, plan)
+            ready = self._ready = _Ready(Pipeline(job, self._device), journey, plan)
         return ready.pipeline
 
     def stats(self) -> Stats:
@@ -144,17 +252,33 @@ class Assembly:
             read_nbytes=files.read_nbytes,
             read_requests=files.read_requests,
             batch_blocks=self._ready.pipeline.batch_blocks if self._ready else 0,
+            pinned_nbytes=self._ready.pipeline.pinned_nbytes if self._ready else 0,
         )
 
     def memory(self, largest_batch: int) -> Memory:
         """The bound on host memory: blocks of batch memory, and scratch of threads that read."""
-        plan, layout = self._io_plan(), self._layout(largest_batch)
-        blocks = self._ahead(layout, plan).depth + 1
+        plan = self._io_plan()
+        journey = self._journey(plan, largest_batch)
+        depth = self._ahead(journey.layout, plan).depth
         scratch = plan.threads * plan.max_nbytes if plan.io == "pread" else 0
-        return Memory(layout.nbytes, blocks, scratch, layout.nbytes * blocks + scratch)
+        filled, on_device = journey.layout.nbytes, depth * journey.device_nbytes
+        if journey.route is not None:  # batches that wait, and those with the consumer
+            on_device += (2 * depth + 3) * journey.route.batch.nbytes
+        held = 0 if self._held is None else self._held.nbytes
+        if held and not self._device.is_host:  # nothing crosses but what is loaded once
+            batch = lay_out(
+                self._columns(),
+                batch_size=largest_batch,
+                window_elements=self._samples.largest_window,
+            )
+            return Memory(batch.nbytes, 0, 0, 0, held + batch.nbytes)
+        host = filled * (depth + 1) + scratch + held
+        return Memory(filled, depth + 1, scratch, host, on_device)
 
     def describe(self, largest_batch: int) -> list[str]:
         """How batches are made and why, in lines for people."""
+        if self._held is not None and not self._device.is_host:
+            return self._describe_held(self._held)
         plan, memory = self._io_plan(), self.memory(largest_batch)
         cast = f" -> {self._dtype.name}" if self._dtype != self._stored else ""
         lines = [
@@ -164,21 +288,32 @@ class Assembly:
         if plan.io == "mmap" and self._files.native.is_out_of_maps:
             lines[-1] += "; no more maps are allowed, some files are read"
         if plan.io == "pread":
-            spans, nbytes = self._reader(plan).split(self._samples.native(), 0)
+            spans, nbytes = self._reader(plan, self._dtype).split(self._samples.native(), 0)
             reads = "1 span" if spans == 1 else f"{spans} spans"
             lines.append(f"reads     {reads}, {nbytes} bytes in all, for the window of item 0")
         scratch = f" and {memory.scratch_nbytes / 1e6:.1f} MB for reads" * (plan.io == "pread")
+        crosses = self._journey(plan, largest_batch).describe()
+        why = f" (no GPU: {self._why_device})" if self._why_device else ""
         return [
             *lines,
             f"threads   {plan.threads}, {memory.blocks - 1} batches ahead",
             f"memory    {memory.host_nbytes / 1e6:.1f} MB: {memory.blocks} batches of "
             f"{memory.batch_nbytes / 1e6:.2f} MB{scratch}",
-            f"device    {self._device.name}",
+            f"device    {self._device.name}{why}{crosses}",
+        ]
+
+    def _describe_held(self, held: cache.Plan) -> list[str]:
+        cast = f" -> {self._dtype.name}" if self._dtype != self._stored else ""
+        return [
+            f"windows   {self._samples.describe()}, {self._stored.name}{cast}",
+            f"memory    {held.nbytes / 1e6:.1f} MB of arrays are held on {self._device.name}",
+            f"device    {self._device.name}: each batch is drawn by one launch, nothing crosses",
         ]
 
     def close(self) -> None:
         """Let go of threads, memory and files; they end when the last flight has ended."""
-        self._ready = None
+        self._ready = self._resident = None
+        self._catalog = self._source.catalog
         self._files = posix.open_files(self._source.catalog)  # none of them open
 
 

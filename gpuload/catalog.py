@@ -108,6 +108,33 @@ class Catalog:
         sub = np.broadcast_to(np.array(self.layout.sub_shape, np.int64), (len(shape), self.n_sub))
         return np.ascontiguousarray(np.concatenate((shape, sub), axis=1))
 
+    @cached_property
+    def stride_of_array(self) -> Ints:
+        """Bytes (n_arrays, ndim) from one record to the next along each axis of an array."""
+        ones = np.ones((len(self.shape), 1), np.int64)
+        down = np.cumprod(np.concatenate((ones, self.shape[:, :0:-1]), axis=1), axis=1)[:, ::-1]
+        up = np.cumprod(np.concatenate((ones, self.shape[:, :-1]), axis=1), axis=1)
+        is_fortran = (self.flags & FORTRAN).astype(bool)[:, None]
+        records = np.where(is_fortran, up, down)[:, : self.shape.shape[1]]
+        return records * self.layout.record_nbytes
+
+    @cached_property
+    def item_stride_of_array(self) -> Ints:
+        """Bytes (n_arrays, item_ndim) from one element of an item to the next along each axis."""
+        stride = self.stride_of_array
+        if self.sample_axis is not None:
+            stride = np.delete(stride, self.sample_axis, axis=1)
+        sub = np.cumprod((1, *self.layout.sub_shape[:0:-1]), dtype=np.int64)[::-1]
+        sub = sub[: self.n_sub] * self.layout.dtype.nbytes
+        return np.concatenate((stride, np.broadcast_to(sub, (len(stride), self.n_sub))), axis=1)
+
+    @property
+    def row_nbytes_of_array(self) -> Ints:
+        """Bytes (n_arrays,) from one item of an array to the next, 0 where an array is an item."""
+        if self.sample_axis is None:
+            return np.zeros(len(self.file), np.int64)
+        return np.ascontiguousarray(self.stride_of_array[:, self.sample_axis])
+
     @property
     def n_sub(self) -> int:
         return len(self.layout.sub_shape)
@@ -131,6 +158,31 @@ class Catalog:
         if self.selected is None:
             return np.flatnonzero(np.diff(self.row_ends, prepend=0)).astype(np.int64)
         return np.unique(self.array_of(np.arange(len(self.selected), dtype=np.int64)))
+
+    def compact(self) -> Catalog:
+        """The table with only the arrays that items lie in; items stay as they are."""
+        used = self.used_arrays
+        if len(used) == len(self.file) or self.selected is None:
+            return self
+        arrays = self.array_of(np.arange(len(self.selected), dtype=np.int64))
+        begins = np.concatenate(([0], self.row_ends))  # items before each array
+        short = replace(
+            self,
+            file=self.file[used],
+            offset=self.offset[used],
+            shape=self.shape[used],
+            flags=self.flags[used],
+            selected=None,
+        )
+        short_begins = np.concatenate(([0], short.row_ends))
+        rows = self.selected - begins[arrays]
+        return replace(short, selected=short_begins[np.searchsorted(used, arrays)] + rows)
+
+    @property
+    def nbytes_of_array(self) -> Ints:
+        """Stored bytes (n_arrays,), whole records."""
+        records: Ints = self.shape.prod(axis=1, dtype=np.int64)
+        return records * self.layout.record_nbytes
 
     def path_of_array(self, array: int) -> str:
         return self.paths[int(self.file[array])]

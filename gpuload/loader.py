@@ -14,9 +14,7 @@ import torch
 from gpuload.assembly import Assembly, Memory
 from gpuload.batch import batch_type
 from gpuload.deal import Dealer
-from gpuload.devices import Device
-from gpuload.devices.cpu import CpuDevice
-from gpuload.errors import DeviceError
+from gpuload.devices.choose import choose
 from gpuload.options import TORCH_DEFAULTS, check_options, whole_number
 from gpuload.order import Shares, native_epoch
 from gpuload.pipeline import Flight, another_process
@@ -74,11 +72,17 @@ class DataLoader:
         crop: RandomCrop, CenterCrop, GridCrop, or None for whole items (then of one shape).
         dtype: deliver values cast to this type; None keeps the stored type in the machine's byte
             order. float to integer truncates toward zero, saturates, and takes NaN to 0.
-        device: "auto" or "cpu" in this version, or an object that follows gpuload.devices.Device.
+        device: "cuda" or "cuda:1" (batches are made on that GPU), "cpu", or "auto": the GPU that
+            torch calls "cuda" where there is one and CuPy imports, else the CPU; `describe()` says
+            why.
         prefetch: batches filled ahead of the caller; more when they are small, up to about 4 MiB.
         threads: native threads, "auto" for the cores granted, more for cold files.
         io: "mmap" copies from kept maps, "pread" reads; "auto" decides by file system and page
-            cache.
+            cache. "gds" reads large windows straight into the GPU (GPUDirect Storage), or raises
+            with the reason why that is not possible here.
+        cache: "device" loads all arrays once, when the first epoch begins, and keeps them where
+            batches are made: in the GPU's memory, or in this machine's. On a GPU each batch is then
+            drawn by one launch.
         rank, world_size: this process among those that share an epoch. "auto": a process by itself.
         even: what gives every rank as many batches: "pad" repeats samples (extra "valid" tells),
             "drop" leaves samples out, "exact" gives each sample once in batches that may be one
@@ -113,6 +117,7 @@ class DataLoader:
         prefetch: int = 2,
         threads: int | str = "auto",
         io: str = "auto",
+        cache: str | None = None,
         rank: int | str = "auto",
         world_size: int | str = "auto",
         even: str = "pad",
@@ -149,6 +154,7 @@ class DataLoader:
             prefetch=prefetch,
             threads=threads,
             io=io,
+            cache=cache,
             rank=rank,
             world_size=world_size,
             even=even,
@@ -168,8 +174,9 @@ class DataLoader:
         if batch_sampler is not None or self._options.batch_size > 1:
             self._samples.expect_uniform()
         self._dealer = Dealer(self._samples, self._options)
+        on, why = choose(device)
         self._assembly = Assembly(
-            source, self._samples, self._options, device=_find_device(device), dtype=dtype
+            source, self._samples, self._options, device=on, why_device=why, dtype=dtype
         )
         self._fingerprint: str | None = None
         self._epoch = self._first = 0
@@ -180,6 +187,7 @@ class DataLoader:
         self._closed = False
         self._pid = os.getpid()
         self._dealer.expect_batches()
+        self._assembly.check()
 
     # ---- Iteration
 
@@ -192,16 +200,15 @@ class DataLoader:
             raise RuntimeError(another_process(self._pid))
         epoch, first = self._epoch, self._first
         shares, listed = self._dealer.deal(first)
-        flight = self._assembly.pipeline(self._dealer.largest_batch).start(
-            native_epoch(
-                shares,
-                seed=self.seed,
-                epoch=epoch,
-                shuffle=self._options.shuffle,
-                block=self._samples.block,
-                listed=listed,
-            )
+        order = native_epoch(
+            shares,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self._options.shuffle,
+            block=self._samples.block,
+            listed=listed,
         )
+        flight = self._assembly.start(order, shares, listed, self._dealer.largest_batch)
         self._epoch, self._first = epoch + 1, 0
         self._progress = self._flights[flight] = _Progress(epoch, shares)
         self._totals += Stats(epochs=1)
@@ -369,7 +376,7 @@ class DataLoader:
         self._closed = True
         for flight in list(self._flights):
             flight.close()
-        self._totals += replace(self._assembly.stats(), batch_blocks=0)
+        self._totals += replace(self._assembly.stats(), batch_blocks=0, pinned_nbytes=0)
         self._assembly.close()
 
     def __enter__(self) -> DataLoader:
@@ -383,15 +390,3 @@ class DataLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.load_state_dict(state)
-
-
-def _find_device(device: object) -> Device:
-    if isinstance(device, torch.device):
-        device = str(device)
-    if device in ("auto", "cpu"):
-        return CpuDevice()
-    if isinstance(device, str):
-        raise DeviceError(f'device: expected "auto" or "cpu" in this version, got "{device}"')
-    if hasattr(device, "is_host") and hasattr(device, "stream"):
-        return device  # type: ignore[return-value]
-    raise TypeError(f'device: expected "auto", "cpu" or a Device, got {device!r}')

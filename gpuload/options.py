@@ -13,9 +13,9 @@ import torch.distributed
 from gpuload.pipeline import ON_ERROR
 
 EXTRAS = ("index", "crop", "start", "path", "valid")
-_LATER = ("pad", "scale", "mean", "std", "flip", "layout", "transform", "cache")
+_LATER = ("pad", "scale", "mean", "std", "flip", "layout", "transform")
 _EVEN = ("pad", "drop", "exact")
-_IO = ("auto", "pread", "mmap")
+_IO = ("auto", "pread", "mmap", "gds")
 _MOST_THREADS, _MOST_PREFETCH = 1024, 4096  # beyond these, a slip of the pen
 
 # What torch's own loader shows where nothing was passed; trainers look.
@@ -72,6 +72,7 @@ class Options:
     on_error: str
     max_errors: int | None
     extras: tuple[str, ...]
+    cache: str | None
 
 
 def check_options(
@@ -91,6 +92,7 @@ def check_options(
     on_error: Any,
     max_errors: Any,
     extras: Any,
+    cache: Any,
     torch_names: Mapping[str, Any],
 ) -> Options:
     """Check what was passed to DataLoader, and translate torch's own names.
@@ -149,6 +151,7 @@ def check_options(
         on_error=_one_of("on_error", on_error, ON_ERROR),
         max_errors=None if max_errors is None else whole_number("max_errors", max_errors, 0),
         extras=tuple(dict.fromkeys(extras)),
+        cache=None if cache is None else _one_of("cache", cache, ("device",)),
     )
 
 

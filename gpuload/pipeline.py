@@ -21,13 +21,16 @@ import torch
 
 from gpuload import _native
 from gpuload.devices import Device, Event
+from gpuload.dtypes import Dtype
+from gpuload.layout import BatchLayout, Route
 from gpuload.plan import Ahead
-from gpuload.stage import BatchLayout, Ring, Staged
+from gpuload.stage import DirectReader, Ring, Staged
 from gpuload.stats import Stats
 
 _from_dlpack = torch.utils.dlpack.from_dlpack
 
 ON_ERROR = ("raise", "skip", "replace")
+DELIVERIES = ("placed", "shipped", "listed")  # of csrc/ship.hpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,21 @@ class Job:
     reader: _native.Reader
     windows: _native.Windows
     labels: _native.Labels | None
-    layout: BatchLayout
+    layout: BatchLayout  # of what the native threads fill
     ahead: Ahead
     threads: int
     on_error: str
     max_errors: int | None
+    route: Route | None = None  # where the device is not the host
+    delivery: str = "placed"
+    direct: DirectReader | None = None
+
+    @property
+    def element(self) -> Dtype:
+        """What x is made of: in what the native threads fill, or else when it is delivered."""
+        if self.route is not None and self.delivery != "placed":
+            return self.route.delivered
+        return self.layout.columns[0].dtype
 
 
 class Flight(Protocol):
@@ -71,6 +84,7 @@ class Pipeline:
         self._workers = _native.Workers(job.threads)
         self._memory = _native.BatchMemory(job.layout.nbytes, job.ahead.depth + 1, [])
         self._idle: list[Carrier] = []
+        self._carriers: weakref.WeakSet[Carrier] = weakref.WeakSet()
 
     def start(self, epoch: _native.Epoch) -> Flight:
         """Begin to fill the batches of an epoch."""
@@ -84,6 +98,7 @@ class Pipeline:
         if self._device.is_host:
             return HostFlight(self._run(epoch, self._memory, is_slabs=False))
         carrier = self._idle.pop() if self._idle else Carrier(self._job, self._device)
+        self._carriers.add(carrier)
         run = self._run(epoch, carrier.memory, is_slabs=True)
         return StagedFlight(self._job, carrier, run, self._idle.append)
 
@@ -91,7 +106,7 @@ class Pipeline:
         self, epoch: _native.Epoch, memory: _native.BatchMemory, *, is_slabs: bool
     ) -> _native.Run:
         job, ahead = self._job, self._job.ahead
-        names = ("x", "y", "index", "crop", "start", "valid", "path")
+        names = ("x", "y", "index", "crop", "start", "valid", "path", "table", "reads")
         return _native.Run(
             self._workers,
             job.reader,
@@ -110,11 +125,19 @@ class Pipeline:
             ahead.consumer_helps and not is_slabs,
             ON_ERROR.index(job.on_error),
             -1 if job.max_errors is None else job.max_errors,
+            DELIVERIES.index(job.delivery),
+            job.route.room if job.route is not None else 0,
+            job.element.number,
         )
 
     @property
     def batch_blocks(self) -> int:
         return self._memory.n_blocks
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Host memory that the device copies from, of carriers in use and kept."""
+        return sum(carrier.nbytes for carrier in self._carriers)
 
 
 class _AtExit:
@@ -194,11 +217,13 @@ class Carrier:
     def __init__(self, job: Job, device: Device) -> None:
         n_slabs = job.ahead.depth + 1
         nbytes = job.layout.nbytes
+        self.nbytes = n_slabs * nbytes  # of host memory
         self.slabs = {
             slab.data_ptr(): slab for slab in (device.host_memory(nbytes) for _ in range(n_slabs))
         }
         self.memory = _native.BatchMemory(nbytes, n_slabs, list(self.slabs))
-        self.ring = Ring(device, nbytes=nbytes, n_slots=job.ahead.depth)
+        assert job.route is not None
+        self.ring = Ring(device, job.route, n_slots=job.ahead.depth, direct=job.direct)
 
 
 # A read that never returned may still write to the slabs of these.
@@ -216,7 +241,8 @@ class StagedFlight:
     def __init__(
         self, job: Job, carrier: Carrier, run: _native.Run, give_back: Callable[[Carrier], None]
     ) -> None:
-        self._layout = job.layout
+        assert job.route is not None
+        self._layout, self._slab = job.route.batch, job.route.slab
         self._depth = job.ahead.depth
         self._carrier = carrier
         self._run: _native.Run | _Ended = run
@@ -235,6 +261,7 @@ class StagedFlight:
     def _work(self, run: _native.Run) -> None:
         copying: deque[tuple[Event, int]] = deque()  # slabs that a copy may still read
         try:
+            self._carrier.ring.device.enter_thread()
             try:
                 self._stage_all(run, copying)
             finally:
@@ -257,9 +284,10 @@ class StagedFlight:
                 return
             address, block, shapes = filled
             start = time.perf_counter()
-            on_host = self._layout.host_copies(slabs[address], shapes)
+            on_host = self._slab.host_copies(slabs[address], shapes)
+            n, *window = shapes[0]  # of x
             try:
-                staged = ring.stage(slabs[address])
+                staged = ring.stage(slabs[address], n, window)
             except BaseException:
                 copying.append((ring.copies.record(), block))  # its copy may have begun
                 raise
@@ -290,6 +318,7 @@ class StagedFlight:
                 return None
             staged, shapes, on_host = self._ready.popleft()
             self._changed.notify_all()
+        shapes = shapes[: len(self._layout.columns)]
         tensors = self._layout.tensors(self._carrier.ring.hand_out(staged), shapes)
         for i, tensor in on_host.items():
             tensors[i] = tensor

@@ -147,3 +147,74 @@ def plan_ahead(
     chunks = 1 if depth >= threads else min(math.ceil(threads / depth), max(batch_size, 1))
     helps = io == "mmap" and batch_nbytes <= HELP_NBYTES
     return Ahead(depth, per_claim, chunks if per_claim == 1 else 1, helps)
+
+
+# Cropping on the host, as measured on two cores of a server: copies, rows of few bytes, elements
+# that lie apart or are swapped. And a copy to the device: PCIe 4.0 x16.
+HOST_BYTES_PER_NS = 6.0
+HOST_ROW_NS = 6.0
+HOST_ELEMENT_NS = 0.7
+LINK_BYTES_PER_NS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """How the largest window of a source lies in its file.
+
+    `span_nbytes` reach from its first to its last byte, of which `useful_nbytes` are its own, in
+    `n_rows` runs. `n_elements` lie apart or in another order than they are delivered in; 0 when
+    rows can be copied. `reads` and `read_nbytes` are what the reader makes of it. `can_ship` says
+    that the device can cut it out of its span.
+    """
+
+    span_nbytes: int
+    useful_nbytes: int
+    n_rows: int
+    n_elements: int
+    reads: int
+    read_nbytes: int
+    can_ship: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What crosses to the device: windows cut out on the host, or spans that it cuts itself.
+
+    `delivery` is "placed", "shipped" or "listed" (csrc/ship.hpp). `not_direct` says why nothing is
+    read straight into the device.
+    """
+
+    delivery: str
+    reason: str
+    not_direct: str = ""
+
+
+def plan_transfer(window: WindowFacts, io: IoPlan, *, direct: str | None) -> Transfer:
+    """Choose where windows are cut out, by what both ways cost.
+
+    Args:
+        direct: None when windows are to be read straight into the device, else why not.
+    """
+    w = window
+    placing_ns = (
+        w.n_elements * HOST_ELEMENT_NS
+        + w.n_rows * HOST_ROW_NS
+        + w.useful_nbytes / HOST_BYTES_PER_NS
+    )
+    if direct is None and not w.can_ship:
+        direct = "windows have more axes than the device takes, or arrays of both byte orders"
+    if direct is None:
+        return Transfer("listed", f"spans of {w.span_nbytes} bytes are read into the device")
+    if w.n_rows <= 1 and w.n_elements == 0:
+        return Transfer("placed", "windows are runs of bytes", direct)
+    if not w.can_ship:
+        return Transfer("placed", "the device does not take windows of so many axes", direct)
+    if io.io == "mmap":
+        read_ns, ship_ns = 0.0, w.span_nbytes / HOST_BYTES_PER_NS
+    else:
+        read_ns = w.reads * io.request_ns + w.read_nbytes / io.bytes_per_ns
+        ship_ns = io.request_ns + w.span_nbytes / io.bytes_per_ns
+    placed = (read_ns + placing_ns) / io.threads + w.useful_nbytes / LINK_BYTES_PER_NS
+    shipped = ship_ns / io.threads + w.span_nbytes / LINK_BYTES_PER_NS
+    costs = f"{placed / 1e3:.2g} us to cut a window out on the host, {shipped / 1e3:.2g} us to ship"
+    return Transfer("shipped" if shipped < placed else "placed", costs, direct)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -9,12 +10,24 @@ from functools import cached_property
 import numpy as np
 
 from gpuload import _native
-from gpuload.catalog import Ints
+from gpuload.catalog import SWAPPED, Ints
+from gpuload.devices.arguments import MAX_AXES
+from gpuload.plan import WindowFacts
 from gpuload.sources.source import Source
 from gpuload.window import Crop, Geometry, resolve
 
 # With shuffle="block", a block of rows of one file is about this large.
 _BLOCK_NBYTES = 1 << 20
+
+
+def _runs(extent: Sequence[int], stride: Sequence[int], nbytes: int) -> int:
+    """Runs of bytes that a window is made of, in the order it is delivered in."""
+    run = nbytes
+    for n, step in zip(reversed(extent), reversed(stride), strict=True):
+        if n != 1 and step != run:
+            break
+        run *= n
+    return math.prod(extent) * nbytes // max(run, 1)
 
 
 class Samples:
@@ -32,7 +45,7 @@ class Samples:
         return self._source.catalog.path_of_array(int(self._used[row]))
 
     @cached_property
-    def _ends(self) -> Ints | None:
+    def window_ends(self) -> Ints | None:
         """Windows of items 0..i, where items have different numbers of them."""
         if self.geometry.per_item is not None:
             return None
@@ -41,7 +54,7 @@ class Samples:
 
     @cached_property
     def n(self) -> int:
-        ends = self._ends
+        ends = self.window_ends
         return (
             int(ends[-1]) if ends is not None else len(self._source) * (self.geometry.per_item or 0)
         )
@@ -50,6 +63,49 @@ class Samples:
     def largest_window(self) -> int:
         """Elements."""
         return int(self.geometry.extents.prod(axis=1).max())
+
+    def window_facts(self, split: tuple[int, int], *, is_uniform: bool) -> WindowFacts:
+        """How the window with the largest span lies in its file.
+
+        Args:
+            split: reads of a window, and their bytes.
+            is_uniform: all arrays are alike, and one box serves for all windows.
+        """
+        catalog = self._source.catalog
+        extents, nbytes = self.geometry.extents, catalog.layout.dtype.nbytes
+        strides = catalog.item_stride_of_array[self._used]
+        spans = ((np.maximum(extents, 1) - 1) * strides).sum(axis=1) + nbytes
+        k = int(spans.argmax())
+        n = int(extents[k].prod())
+        rows = _runs(extents[k].tolist(), strides[k].tolist(), nbytes)
+        swapped = catalog.flags[self._used] & SWAPPED
+        n_axes = int((extents[k] > 1).sum()) if is_uniform else extents.shape[1]
+        return WindowFacts(
+            span_nbytes=int(spans[k]),
+            useful_nbytes=n * nbytes,
+            n_rows=rows,
+            n_elements=n if rows >= n > 1 or (swapped.any() and nbytes > 1) else 0,
+            reads=split[0],
+            read_nbytes=split[1],
+            can_ship=n > 0 and n_axes <= MAX_AXES and bool((swapped == swapped[0]).all()),
+        )
+
+    @property
+    def window_stride(self) -> tuple[int, ...]:
+        """Bytes between elements of a window, of the first array."""
+        return tuple(map(int, self._source.catalog.item_stride_of_array[self._used[0]]))
+
+    def window_of(self, item: int) -> tuple[int, ...]:
+        """The shape of an item's windows."""
+        if self.geometry.is_uniform:
+            return tuple(map(int, self.geometry.extents[0]))
+        array = self._source.catalog.array_of(np.array([item], np.int64))
+        return tuple(map(int, self.geometry.extents[np.searchsorted(self._used, array[0])]))
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether arrays are stored in the other byte order; meant where all are alike in it."""
+        return bool(self._source.catalog.flags[self._used[0]] & SWAPPED)
 
     @property
     def block(self) -> int:
@@ -126,7 +182,7 @@ class Samples:
         return self.geometry.per_item
 
     def native(self) -> _native.Windows:
-        return self.geometry.native(self._ends)
+        return self.geometry.native(self.window_ends)
 
     def describe(self) -> str:
         shape = "x".join(map(str, self.geometry.extents[0])) or "scalar"

@@ -1,81 +1,24 @@
-"""How a batch lies in memory, and the ring of slots that takes it to a device: who may touch which
-buffer, when.
+"""The ring of slots that takes batches to a device: who may touch which buffer, when.
 
 On a host device there is nothing to take anywhere, and the ring is not used.
 """
 
 from __future__ import annotations
 
-import math
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from gpuload.devices import Device, Event, Place, Stream
-from gpuload.dtypes import DTYPES, Dtype
+from gpuload.devices import Device, Event, Stream
+from gpuload.layout import Route
 
-_ALIGN = 64  # bytes; a cache line, and what vector loads like best
-
-
-Shapes = Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One tensor of a batch: rows of `row_shape`, or of the window's shape when that is None.
-
-    A column that is `on_host` is wanted by the loader itself: it does not go to the device.
-    """
-
-    name: str
-    dtype: Dtype
-    row_shape: tuple[int, ...] | None = None
-    on_host: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLayout:
-    """Where the columns of a batch begin in its memory, in bytes."""
-
-    columns: tuple[Column, ...]
-    offsets: tuple[int, ...]
-    nbytes: int
-
-    def offset(self, name: str) -> int:
-        """The byte that a column begins at, -1 when there is no such column."""
-        for column, offset in zip(self.columns, self.offsets, strict=True):
-            if column.name == name:
-                return offset
-        return -1
-
-    def tensors(self, memory: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
-        """The columns as views of a batch's memory (uint8). `shapes` include the batch axis."""
-        return [self._view(memory, i, shape) for i, shape in enumerate(shapes)]
-
-    def host_copies(self, slab: torch.Tensor, shapes: Shapes) -> dict[int, torch.Tensor]:
-        """Copies of the columns that stay on the host, by position, from a slab in host memory."""
-        return {
-            i: self._view(slab, i, shapes[i]).clone()
-            for i, column in enumerate(self.columns)
-            if column.on_host
-        }
-
-    def _view(self, memory: torch.Tensor, i: int, shape: Sequence[int]) -> torch.Tensor:
-        dtype = self.columns[i].dtype
-        nbytes = math.prod(shape) * dtype.nbytes
-        return memory.narrow(0, self.offsets[i], nbytes).view(dtype.torch).view(tuple(shape))
-
-
-def lay_out(columns: Sequence[Column], *, batch_size: int, window_elements: int) -> BatchLayout:
-    """Put columns behind one another, each on a cache line. `window_elements` is for the largest
-    window."""
-    offsets, end = [], 0
-    for column in columns:
-        offsets.append(end)
-        n = window_elements if column.row_shape is None else math.prod(column.row_shape)
-        end += -(-batch_size * n * column.dtype.nbytes // _ALIGN) * _ALIGN
-    return BatchLayout(tuple(columns), tuple(offsets), max(end, _ALIGN))
+_PAGE = 4096  # what reads into the device wants its memory aligned to
 
 
 class _Past:
@@ -103,49 +46,123 @@ class Staged:
     copied: Event
 
 
+class DirectReader(Protocol):
+    """Reads files straight into device memory (readers/gds.py)."""
+
+    def register(self, memory: torch.Tensor) -> None:
+        """Tell the driver of memory that will be read into again and again."""
+
+    def deregister(self, memory: torch.Tensor) -> None: ...
+
+    def read(self, requests: npt.NDArray[np.int64], memory: torch.Tensor) -> None:
+        """Read rows of (file, offset, nbytes, byte of `memory`); all is there on return."""
+
+    def close(self) -> None: ...
+
+
 class Ring:
     """Slots of device memory, used in turn by one copy stream and one kernel stream.
 
     The copy of a batch overlaps the kernels of the batch before. Nothing here blocks the calling
-    thread, and
-    nothing is allocated but the batches themselves, which belong to the caller.
+    thread, unless something reads into the device directly, and nothing is allocated but the
+    batches themselves, which belong to the caller.
+
+    The device does not run ahead of the consumer: a batch is made only when the consumer's stream
+    has come to where it asked for the one `n_slots` before. So the number of batches in device
+    memory is bounded, also for a consumer that does not wait for its own kernels.
+
+    Args:
+        direct: what reads x into the device, when slabs hold a list of reads.
     """
 
-    def __init__(self, device: Device, *, nbytes: int, n_slots: int) -> None:
+    def __init__(
+        self, device: Device, route: Route, *, n_slots: int, direct: DirectReader | None = None
+    ) -> None:
         self.device = device
         self.copies: Stream = device.stream()
         self.kernels: Stream = device.stream()
-        self.slots = [Slot(device.memory(nbytes, stream=self.copies)) for _ in range(n_slots)]
-        for slot in self.slots:  # a ring may be dropped while its last kernels still run
-            device.hand_over(slot.staging, self.kernels)
+        self.slots: list[Slot] = []
+        self._route = route
+        self._n_slots = n_slots
+        self._direct = direct
         self._next = 0
+        self._asked: deque[Event] = deque()  # where the consumer's stream was at each hand-out
+        if route.is_copy:
+            return
+        nbytes = route.slab.nbytes
+        self._warm_up()
+        for _ in range(n_slots):
+            memory = device.memory(nbytes + _PAGE * (direct is not None), stream=self.copies)
+            device.hand_over(memory, self.kernels)  # a ring may be dropped while its kernels run
+            skip = -memory.data_ptr() % _PAGE if direct is not None else 0
+            self.slots.append(Slot(memory[skip : skip + nbytes]))
+            if direct is not None:
+                direct.register(self.slots[-1].staging)
+        if direct is not None:  # it does not know streams: what had this memory before is over then
+            self.copies.record().synchronize()
+            weakref.finalize(self, _deregister, direct, [slot.staging for slot in self.slots])
 
-    def stage(self, slab: torch.Tensor) -> Staged:
-        """Enqueue one batch: slab -> staging -> fresh memory. Returns at once.
+    def _warm_up(self) -> None:
+        """Nothing is compiled once batches are made: the caller may capture CUDA graphs then."""
+        nothing = torch.empty(self._route.slab.nbytes, dtype=torch.uint8)  # never touched
+        ndim = len(self._route.src_stride or (0,))
+        self.device.prepare(self._route.operation(nothing, nothing, 1, (1,) * ndim))
+
+    def stage(self, slab: torch.Tensor, n: int, window: Sequence[int]) -> Staged:
+        """Enqueue one batch of `n` samples: slab -> staging -> fresh memory. Returns at once.
 
         `slab` (uint8, host) must not be written before `copied` of the result has come.
         """
+        self._keep_back()
+        route = self._route
+        if route.is_copy:
+            nbytes = route.batch_nbytes(n, window)
+            memory = self.device.memory(nbytes, stream=self.copies)
+            self.copies.copy(memory, slab[:nbytes])
+            copied = self.copies.record()
+            return Staged(memory, ready=copied, copied=copied)
         slot = self.slots[self._next]
         self._next = (self._next + 1) % len(self.slots)
-        # The kernel of the batch that had this slot before may still read the staging memory.
-        self.copies.wait(slot.consumed)
-        self.copies.copy(slot.staging, slab)
-        copied = self.copies.record()
+        copied = self._to_staging(slot, slab, n, window)
         self.kernels.wait(copied)
-        memory = self.device.memory(len(slab), stream=self.kernels)
-        self.kernels.launch(_whole(slot.staging, memory))
+        memory = self.device.memory(route.batch_nbytes(n, window), stream=self.kernels)
+        other = route.batch.offset("x")  # bytes of the other columns
+        if other:
+            self.kernels.copy(memory[:other], slot.staging[:other])
+        self.kernels.launch(route.operation(slot.staging, memory, n, window))
         slot.consumed = self.kernels.record()
         return Staged(memory, ready=slot.consumed, copied=copied)
+
+    def _keep_back(self) -> None:
+        """Do not run ahead of the consumer's work on the device."""
+        while len(self._asked) > self._n_slots:
+            self.copies.wait(self._asked[0])
+            self.kernels.wait(self._asked.popleft())
+
+    def _to_staging(self, slot: Slot, slab: torch.Tensor, n: int, window: Sequence[int]) -> Event:
+        # The kernel of the batch that had this slot before may still read the staging memory.
+        nbytes = self._route.slab_nbytes(n, window)
+        if self._direct is not None:
+            slot.consumed.synchronize()
+            begin = self._route.slab.offset("x")
+            self._direct.read(self._route.reads(slab, n).numpy(), slot.staging[begin:])
+            nbytes = begin
+        else:
+            self.copies.wait(slot.consumed)
+        self.copies.copy(slot.staging[:nbytes], slab[:nbytes])
+        return self.copies.record()
 
     def hand_out(self, staged: Staged) -> torch.Tensor:
         """Make the caller's current stream wait for a batch, and give its memory to the caller for
         good."""
         stream = self.device.current_stream()
+        self._asked.append(stream.record())
         stream.wait(staged.ready)
         self.device.hand_over(staged.memory, stream)
         return staged.memory
 
 
-def _whole(src: torch.Tensor, dst: torch.Tensor) -> Place:
-    byte = DTYPES["uint8"].number
-    return Place(src, dst, byte, byte, (len(dst),), (1,), (1,))
+def _deregister(direct: DirectReader, stagings: Sequence[torch.Tensor]) -> None:
+    """Before the memory is freed: that could block the driver for ever (GDS release notes)."""
+    for staging in stagings:
+        direct.deregister(staging)

@@ -21,6 +21,7 @@ class Stats:
             to do).
         wait_s: the consumer waited for a batch.
         batch_blocks: blocks of batch memory in use or kept.
+        pinned_nbytes: host memory that the device copies from (none on the CPU).
     """
 
     epochs: int = 0
@@ -33,6 +34,7 @@ class Stats:
     stage_s: float = 0.0
     wait_s: float = 0.0
     batch_blocks: int = 0
+    pinned_nbytes: int = 0
 
     def __add__(self, other: Stats) -> Stats:
         return Stats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

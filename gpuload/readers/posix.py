@@ -16,13 +16,13 @@ import numpy as np
 
 from gpuload import _native, system
 from gpuload.catalog import Catalog
-from gpuload.dtypes import Dtype
+from gpuload.dtypes import DTYPES, Dtype
 from gpuload.errors import ReadError
 from gpuload.plan import Facts, IoPlan
 
 _PROBES = 32
 # What a warm read costs on common machines, used where nothing needs to be measured.
-_WARM_REQUEST_NS, _WARM_BYTES_PER_NS = 1_000.0, 8.0
+WARM_REQUEST_NS, WARM_BYTES_PER_NS = 1_000.0, 8.0
 _SMALL, _LARGE = 4 << 10, 64 << 10
 
 Place = tuple[int, int]  # file, byte
@@ -49,6 +49,11 @@ def open_files(catalog: Catalog) -> OpenFiles:
     return OpenFiles(files, max_maps)
 
 
+def files_of_memory(memory: _native.Resident) -> OpenFiles:
+    """Arrays that are held in memory of the process, as one file."""
+    return OpenFiles(_native.Files.of_memory(memory), max_maps=1)
+
+
 def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
     """Find out what the files lie on, whether the page cache holds them, and what a read costs."""
     places = _places(catalog)
@@ -56,7 +61,7 @@ def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
     name = system.file_system(first)
     network, memory = system.is_network(name), name in system.MEMORY
     resident = None if network else _resident_share(files, places)
-    request_ns, bytes_per_ns = _WARM_REQUEST_NS, _WARM_BYTES_PER_NS
+    request_ns, bytes_per_ns = WARM_REQUEST_NS, WARM_BYTES_PER_NS
     if not memory and (resident is None or resident < 1):
         request_ns, bytes_per_ns = _measure(catalog, places)
     return Facts(
@@ -124,24 +129,31 @@ def _measure(catalog: Catalog, places: list[Place]) -> tuple[float, float]:
         finally:
             os.close(descriptor)
     if not all(timed.values()):
-        return _WARM_REQUEST_NS, _WARM_BYTES_PER_NS
+        return WARM_REQUEST_NS, WARM_BYTES_PER_NS
     small, large = (float(np.median(timed[n])) for n in (_SMALL, _LARGE))
     per_ns = (_LARGE - _SMALL) / max(large - small, 1.0)
     per_ns = min(max(per_ns, 0.05), 50.0)
     return min(max(small - _SMALL / per_ns, 500.0), 5e6), per_ns
 
 
-def make_reader(catalog: Catalog, files: OpenFiles, to: Dtype, plan: IoPlan) -> _native.Reader:
+def make_reader(
+    catalog: Catalog, files: OpenFiles, to: Dtype | None, plan: IoPlan
+) -> _native.Reader:
     """A native reader that follows the plan. It keeps descriptors and maps until it and `files` are
-    gone."""
+    gone.
+
+    Args:
+        to: deliver elements of this type; None delivers bytes as they are stored.
+    """
     return _native.Reader(
         catalog.native(),
         files.native,
-        to.number,
+        (to or DTYPES["uint8"]).number,
         plan.io == "mmap",
         plan.request_ns,
         plan.bytes_per_ns,
         plan.max_gap,
         plan.max_nbytes,
         plan.is_cold,
+        to is None,
     )

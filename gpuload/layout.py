@@ -1,0 +1,215 @@
+"""How a batch lies in memory, on its way and when it is delivered. No I/O here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from gpuload.devices import Place
+from gpuload.devices.arguments import row_major
+from gpuload.dtypes import INT64, Dtype
+
+_ALIGN = 64  # bytes; a cache line, and what vector loads like best
+_PAGE = 4096
+Shapes = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One tensor of a batch: rows of `row_shape`, or of the window's shape when that is None.
+
+    A column that is `on_host` is wanted by the loader itself: it does not go to the device.
+    """
+
+    name: str
+    dtype: Dtype
+    row_shape: tuple[int, ...] | None = None
+    on_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Where the columns of a batch begin in its memory, in bytes."""
+
+    columns: tuple[Column, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+
+    def offset(self, name: str) -> int:
+        """The byte that a column begins at, -1 when there is no such column."""
+        for column, offset in zip(self.columns, self.offsets, strict=True):
+            if column.name == name:
+                return offset
+        return -1
+
+    def tensors(self, memory: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
+        """The columns as views of a batch's memory (uint8). `shapes` include the batch axis."""
+        return [self._view(memory, i, shape) for i, shape in enumerate(shapes)]
+
+    def host_copies(self, slab: torch.Tensor, shapes: Shapes) -> dict[int, torch.Tensor]:
+        """Copies of the columns that stay on the host, by position, from a slab in host memory."""
+        return {
+            i: self._view(slab, i, shapes[i]).clone()
+            for i, column in enumerate(self.columns)
+            if column.on_host
+        }
+
+    def _view(self, memory: torch.Tensor, i: int, shape: Sequence[int]) -> torch.Tensor:
+        dtype = self.columns[i].dtype
+        nbytes = math.prod(shape) * dtype.nbytes
+        return memory.narrow(0, self.offsets[i], nbytes).view(dtype.torch).view(tuple(shape))
+
+
+def lay_out(
+    columns: Sequence[Column], *, batch_size: int, window_elements: int, room: int | None = None
+) -> BatchLayout:
+    """Put columns behind one another, each on a cache line; x comes last. `window_elements` is for
+    the largest window, `room` the bytes of each row of x where x does not hold windows."""
+    offsets, end = [0] * len(columns), 0
+    for i in sorted(range(len(columns)), key=lambda i: columns[i].name == "x"):
+        column = columns[i]
+        if column.name == "x" and room is not None:
+            end = -(-end // _PAGE) * _PAGE  # what reads into the device wants pages
+        offsets[i] = end
+        n = window_elements if column.row_shape is None else math.prod(column.row_shape)
+        row_nbytes = n * column.dtype.nbytes if room is None or column.name != "x" else room
+        end += -(-batch_size * row_nbytes // _ALIGN) * _ALIGN
+    return BatchLayout(tuple(columns), tuple(offsets), max(end, _ALIGN))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the device does to turn a filled slab into a batch.
+
+    Columns other than x lie alike in both. x is copied as it is when the slab holds it as it is
+    delivered; else the device places it: windows behind one another, or, with a `table` in the
+    slab, windows within spans of stored bytes.
+
+    Attributes:
+        slab, batch: where columns begin in a slab and in a batch. The slab's may end with a column
+            "table", and "reads" where something else reads into the device.
+        stored, delivered: element types of x.
+        swap: stored in the other byte order.
+        src_stride: bytes between elements of a window within its span, when all are alike.
+    """
+
+    slab: BatchLayout
+    batch: BatchLayout
+    stored: Dtype
+    delivered: Dtype
+    swap: bool = False
+    src_stride: tuple[int, ...] | None = None
+    room: int = 0
+
+    @property
+    def has_table(self) -> bool:
+        return self.slab.offset("table") >= 0
+
+    @property
+    def is_listed(self) -> bool:
+        return self.slab.offset("reads") >= 0
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a batch is a slab, byte by byte."""
+        return self.slab == self.batch and self.stored == self.delivered and not self.swap
+
+    def slab_nbytes(self, n: int, window: Sequence[int]) -> int:
+        """Bytes of a slab that hold a batch of `n` samples."""
+        row = self.room if self.has_table else math.prod(window) * self.stored.nbytes
+        return self.slab.offset("x") + n * row
+
+    def batch_nbytes(self, n: int, window: Sequence[int]) -> int:
+        return self.batch.offset("x") + n * math.prod(window) * self.delivered.nbytes
+
+    def operation(
+        self, staging: torch.Tensor, memory: torch.Tensor, n: int, window: Sequence[int]
+    ) -> Place:
+        """What makes x in `memory` of what was copied to `staging`."""
+        dst_stride = row_major(window, self.delivered.nbytes)[0]
+        table, src_stride = None, self.src_stride
+        if self.has_table:
+            table = self._table(staging, n)
+            src_stride = src_stride or (0,) * len(window)  # the table has them
+        else:
+            src_stride = row_major(window, self.stored.nbytes)[0]
+        return Place(
+            staging,
+            memory,
+            self.stored.number,
+            self.delivered.number,
+            tuple(window),
+            src_stride,
+            dst_stride,
+            self.slab.offset("x"),
+            self.batch.offset("x"),
+            swap=self.swap,
+            n_pieces=n,
+            src_step=math.prod(window) * self.stored.nbytes,
+            dst_step=math.prod(window) * self.delivered.nbytes,
+            table=table,
+        )
+
+    def _table(self, memory: torch.Tensor, n: int) -> torch.Tensor:
+        (length,) = self._column("table").row_shape or (0,)
+        begin = self.slab.offset("table")
+        return memory.narrow(0, begin, n * length * 8).view(torch.int64).view(n, length)
+
+    def _column(self, name: str) -> Column:
+        return next(column for column in self.slab.columns if column.name == name)
+
+    def reads(self, slab: torch.Tensor, n: int) -> torch.Tensor:
+        """The reads that a slab lists, int64 (m, 4): file, offset, nbytes, byte of x."""
+        begin = self.slab.offset("reads")
+        rows = slab.narrow(0, begin, n * 32).view(torch.int64).view(n, 4)
+        return rows[rows[:, 0] >= 0]
+
+
+def route_placed(
+    columns: Sequence[Column], *, crossing: Dtype, batch_size: int, window_elements: int
+) -> Route:
+    """Windows are cut out on the host, and cross as elements of `crossing`."""
+    slab = [replace(c, dtype=crossing) if c.name == "x" else c for c in columns]
+    return Route(
+        lay_out(slab, batch_size=batch_size, window_elements=window_elements),
+        lay_out(columns, batch_size=batch_size, window_elements=window_elements),
+        stored=crossing,
+        delivered=columns[0].dtype,
+    )
+
+
+def route_spans(
+    columns: Sequence[Column],
+    *,
+    stored: Dtype,
+    swap: bool,
+    span_nbytes: int,
+    window_stride: tuple[int, ...] | None,
+    ndim: int,
+    is_listed: bool,
+    batch_size: int,
+    window_elements: int,
+) -> Route:
+    """Stored bytes cross, from the first to the last of each window, and the device cuts it out.
+
+    Args:
+        window_stride: bytes between elements of a window, None when arrays differ.
+        is_listed: something else reads them into the device, by whole pages.
+    """
+    room = (-(-span_nbytes // _PAGE) + 1) * _PAGE if is_listed else (-(-span_nbytes // 16) + 1) * 16
+    row_length = 2 if window_stride is not None else 2 + 2 * ndim
+    slab = [*columns, Column("table", INT64, (row_length,))]
+    if is_listed:
+        slab.append(Column("reads", INT64, (4,)))
+    return Route(
+        lay_out(slab, batch_size=batch_size, window_elements=window_elements, room=room),
+        lay_out(columns, batch_size=batch_size, window_elements=window_elements),
+        stored=stored,
+        delivered=columns[0].dtype,
+        swap=swap,
+        src_stride=window_stride,
+        room=room,
+    )

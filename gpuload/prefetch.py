@@ -1,0 +1,263 @@
+"""prefetch(): batches of any iterable, copied to a device ahead of the consumer."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any
+
+import torch
+
+from gpuload.devices import Device, Event
+from gpuload.devices.choose import choose
+from gpuload.dtypes import DTYPES
+from gpuload.layout import Column, Route, lay_out
+from gpuload.options import whole_number
+from gpuload.stage import Ring, Staged
+
+_ALIGN = 64  # bytes, of each tensor within a batch
+_JOIN_S = 2.0  # how long the end waits for an iterable that does not answer
+
+
+def prefetch(iterable: Iterable[Any], device: object = "auto", depth: int = 2) -> Prefetcher:
+    """Copy batches to a device while the ones before them are used.
+
+    For those who keep their own loader: `for x, y in gpuload.prefetch(loader): ...`. All tensors of
+    a batch are packed into pinned memory and cross in one asynchronous copy, so the loader's own
+    pin_memory is better off. Tensors arrive on the stream that is current at each step, and are the
+    caller's for good. Two iterations at once do not disturb each other.
+
+    Args:
+        iterable: yields CPU tensors, or tuples, lists, dicts and NamedTuples of them, nested in any
+            way. Whatever else is in there stays as it is. It is gone through in a thread of its
+            own, anew for each iteration.
+        device: "auto", "cuda", "cuda:1" or "cpu", as for DataLoader. On the CPU there is nothing to
+            copy: batches are handed on as they come, and no thread is started.
+        depth: batches copied ahead of the caller. Pinned memory is depth + 1 times the largest
+            batch.
+
+    Raises:
+        DeviceError: the device cannot be used.
+        TypeError, ValueError: an argument is not as said above.
+    """
+    if not isinstance(iterable, Iterable):
+        raise TypeError(f"prefetch: expected an iterable, got {type(iterable).__name__}")
+    return Prefetcher(iterable, choose(device)[0], whole_number("depth", depth, 1, 64))
+
+
+class Prefetcher:
+    """What prefetch() returns: an iterable as long as the one it goes through."""
+
+    def __init__(self, iterable: Iterable[Any], device: Device, depth: int) -> None:
+        self.iterable = iterable
+        self.device = device
+        self.depth = depth
+        self._carriers: list[_Carrier] = []  # kept from epoch to epoch: pinning is slow
+
+    def __len__(self) -> int:
+        if not isinstance(self.iterable, Sized):
+            raise TypeError(f"prefetch: expected a length, {type(self.iterable).__name__} has none")
+        return len(self.iterable)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.device.is_host:
+            return iter(self.iterable)
+        return self._copied()
+
+    def _copied(self) -> Iterator[Any]:
+        carrier = self._carriers.pop() if self._carriers else _Carrier(self.device, self.depth)
+        ahead = _Ahead(self.iterable, carrier)
+        try:
+            while (batch := ahead.next()) is not None:
+                yield batch[0]
+                del batch
+        finally:
+            if ahead.close():
+                self._carriers.append(carrier)
+
+
+class _Carrier:
+    """Pinned slabs and a ring that takes their bytes to the device."""
+
+    def __init__(self, device: Device, depth: int) -> None:
+        layout = lay_out([Column("x", DTYPES["uint8"])], batch_size=1, window_elements=0)
+        route = Route(layout, layout, DTYPES["uint8"], DTYPES["uint8"])  # bytes as they are
+        self.device = device
+        self.depth = depth
+        self.ring = Ring(device, route, n_slots=depth)
+        self._slabs: deque[torch.Tensor] = deque([torch.empty(0, dtype=torch.uint8)] * (depth + 1))
+        self._copying: deque[tuple[torch.Tensor, Event]] = deque()
+        self._largest = 0
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """A slab that nothing reads any more, of at least `nbytes`."""
+        if not self._slabs:
+            slab, copied = self._copying.popleft()
+            copied.synchronize()
+            self._slabs.append(slab)
+        slab = self._slabs.popleft()
+        self._largest = max(self._largest, nbytes)
+        if len(slab) < nbytes:
+            del slab
+            slab = self.device.host_memory(self._largest)
+        return slab
+
+    def stage(self, slab: torch.Tensor, nbytes: int) -> Staged:
+        """Enqueue the copy of a slab that was taken."""
+        try:
+            staged = self.ring.stage(slab, 1, [nbytes])
+        except BaseException:
+            self._copying.append((slab, self.ring.copies.record()))  # its copy may have begun
+            raise
+        self._copying.append((slab, staged.copied))
+        return staged
+
+    def settle(self) -> None:
+        """Wait for all copies: slabs may go, or be used again."""
+        while self._copying:
+            slab, copied = self._copying.popleft()
+            copied.synchronize()
+            self._slabs.append(slab)
+
+
+# A batch on its way: how to put it together from its memory on the device.
+_Coming = tuple[Staged | None, Callable[[torch.Tensor | None], Any]]
+
+
+class _Ahead:
+    """One iteration: a thread goes through the iterable and stages batches, a bounded number ahead.
+
+    What the iterable raises is raised in the consumer, in its place.
+    """
+
+    def __init__(self, iterable: Iterable[Any], carrier: _Carrier) -> None:
+        self._carrier = carrier
+        self._coming: deque[_Coming] = deque()
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._done = self._closed = False
+        self._thread = threading.Thread(
+            target=self._work, args=(iterable,), name="gpuload-prefetch", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, iterable: Iterable[Any]) -> None:
+        try:
+            self._carrier.device.enter_thread()
+            try:
+                for batch in iterable:
+                    coming = _stage(batch, self._carrier)
+                    del batch
+                    if not self._append(coming):
+                        break
+            finally:
+                self._carrier.settle()
+        except BaseException as error:
+            self._error = error
+        with self._changed:
+            self._done = True
+            self._changed.notify_all()
+
+    def _append(self, coming: _Coming) -> bool:
+        """Whether more is wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._coming) < self._carrier.depth)
+            self._coming.append(coming)
+            self._changed.notify_all()
+            return not self._closed
+
+    def next(self) -> tuple[Any] | None:
+        """The next batch in a tuple of one, None at the end."""
+        with self._changed:
+            while not (self._coming or self._done or self._closed):
+                self._changed.wait(0.1)  # a time-out, so that Ctrl-C gets through
+            if not self._coming:
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                return None
+            staged, rebuild = self._coming.popleft()
+            self._changed.notify_all()
+        return (rebuild(None if staged is None else self._carrier.ring.hand_out(staged)),)
+
+    def close(self) -> bool:
+        """End the thread. False when the iterable did not let go of it in time."""
+        with self._changed:
+            self._closed = True
+            self._coming.clear()
+            self._changed.notify_all()
+        self._thread.join(_JOIN_S)
+        return not self._thread.is_alive()  # else it keeps the slabs itself
+
+
+def _stage(batch: Any, carrier: _Carrier) -> _Coming:
+    """Copy the tensors of a batch into one slab, and the slab to the device."""
+    tensors: list[torch.Tensor] = []
+
+    def take(tensor: torch.Tensor) -> object:
+        tensors.append(tensor)
+        return _HERE
+
+    shell = _map(batch, take)
+    begins, end = [], 0
+    for tensor in tensors:
+        begins.append(end)
+        end += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+    staged = None
+    if end:
+        slab = carrier.take(end)
+        for tensor, begin in zip(tensors, begins, strict=True):
+            _view(slab, begin, tensor.dtype, tensor.shape).copy_(tensor.detach())
+        staged = carrier.stage(slab, end)
+    looks = [(begin, t.dtype, t.shape) for begin, t in zip(begins, tensors, strict=True)]
+
+    def rebuild(memory: torch.Tensor | None) -> Any:
+        if memory is None:  # tensors without elements, if any
+            memory = carrier.device.memory(_ALIGN, stream=carrier.device.current_stream())
+        views = iter([_view(memory, *look) for look in looks])
+        return _map(shell, lambda _: next(views), wanted=lambda part: part is _HERE)
+
+    return staged, rebuild
+
+
+_HERE = object()  # where a tensor was
+
+
+def _view(
+    memory: torch.Tensor, begin: int, dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor:
+    nbytes = math.prod(shape) * dtype.itemsize
+    return memory.narrow(0, begin if nbytes else 0, nbytes).view(dtype).view(shape)
+
+
+def _is_copied(part: Any) -> bool:
+    """Tensors on the CPU, of bytes in a row."""
+    return (
+        isinstance(part, torch.Tensor)
+        and part.device.type == "cpu"
+        and part.layout == torch.strided
+        and not part.is_quantized
+    )
+
+
+def _map(
+    batch: Any, change: Callable[[Any], Any], wanted: Callable[[Any], bool] = _is_copied
+) -> Any:
+    """The same tuples, lists, dicts and NamedTuples with other tensors in them."""
+    if wanted(batch):
+        return change(batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_map(part, change, wanted) for part in batch))
+    if type(batch) in (tuple, list):
+        return type(batch)(_map(part, change, wanted) for part in batch)
+    if isinstance(batch, Mapping):
+        items = {key: _map(part, change, wanted) for key, part in batch.items()}
+        if type(batch) is dict:
+            return items
+        try:
+            return type(batch)(items)  # type: ignore[call-arg]
+        except TypeError:  # a kind of dict that is made otherwise
+            return items
+    return batch

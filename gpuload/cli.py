@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 import gpuload
+from gpuload import doctor as examination
 from gpuload.demo.run import run as run_demo
+from gpuload.doctor.report import sections
 from gpuload.errors import GpuloadError
 
 
@@ -67,3 +73,52 @@ def demo(epochs: int | None, seed: int, quick: bool, keep: Path | None) -> None:
         )
     except (GpuloadError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.argument("path", required=False, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(path: str | None, as_json: bool) -> None:
+    """Say what this machine offers, and which way the data at PATH would take.
+
+    PATH is what gpuload.open takes: a .npy file, a folder, a glob; or any folder, to see what it
+    lies on. Needs no GPU. Headers are read, and at most 272 KiB of values to measure what a read
+    costs.
+    """
+    errors = Console(stderr=True, highlight=False)
+    try:
+        with errors.status("") as status:  # nothing where there is no terminal
+            report = examination.examine(path, on_step=lambda step: status.update(_plain(step)))
+    except (GpuloadError, OSError) as error:
+        raise click.ClickException(_shown(str(error))) from error
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    for section in sections(report):
+        _print_rows(console, section.title, section.rows)
+    _print_rows(console, "Findings", [(finding.level, finding.text) for finding in report.findings])
+
+
+_COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+
+
+def _print_rows(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """A title, and below it the rows, their texts side by side."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=15)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(Text(f"  {name}", _COLOURS.get(name, "")), _plain(text))
+    console.print(Text(f"\n{title}", "bold"))
+    console.print(table)
+
+
+def _plain(text: str) -> Text:
+    """Text without markup: a path may hold brackets."""
+    return Text(_shown(text))
+
+
+def _shown(text: str) -> str:
+    """Text that can be printed: a path may hold bytes that are no UTF-8."""
+    return text.encode(errors="backslashreplace").decode()

@@ -27,7 +27,7 @@ test:
 	.venv-test/bin/ruff check .
 	.venv-test/bin/ruff format --check .
 	.venv-test/bin/mypy
-	cd tests && ../.venv-test/bin/python -m pytest -q
+	cd tests && ../.venv-test/bin/python -m pytest -q -n auto --dist worksteal
 
 bench: .venv-bench/done
 	.venv-bench/bin/python -m bench.run all

@@ -374,14 +374,15 @@ struct PyRun {
         return capsules;
     }
 
-    // (slab address, shapes of the outputs); None at the end. The slab is the caller's until release(address).
+    // (slab address, block, windows in it, shapes of the outputs); None at the end. Where some were left out there are
+    // more windows in it than in the batch. The slab is the caller's until release(block).
     nb::object next_slab() {
         const Filled filled = wait();
         if (filled.block == nullptr) return nb::none();
         nb::list shapes;
         for (const Output &output : outputs) shapes.append(nb::cast(shape_of(output, filled)));
         return nb::make_tuple(reinterpret_cast<std::uintptr_t>(filled.block->data),
-                              reinterpret_cast<std::uintptr_t>(filled.block), shapes);
+                              reinterpret_cast<std::uintptr_t>(filled.block), filled.n_rows, shapes);
     }
 
     void release(std::uintptr_t block) {
@@ -612,7 +613,7 @@ NB_MODULE(_native, m) {
              "to"_a)
         .def("next", &PyRun::next, nb::sig("def next(self) -> list[object] | None"))
         .def("next_slab", &PyRun::next_slab,
-             nb::sig("def next_slab(self) -> tuple[int, int, list[list[int]]] | None"))
+             nb::sig("def next_slab(self) -> tuple[int, int, int, list[list[int]]] | None"))
         .def("release", &PyRun::release, "block"_a)
         .def("close", [](PyRun &self) {
             const nb::gil_scoped_release release;

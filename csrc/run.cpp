@@ -206,7 +206,7 @@ void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
     const std::int64_t begin = order_.batch_begin(batch), n = order_.batch_end(batch) - begin;
     const std::int64_t first = n * chunk / options_.chunks_per_batch, last = n * (chunk + 1) / options_.chunks_per_batch;
     if (chunk == 0) {
-        filling.filled.n = n;
+        filling.filled.n = filling.filled.n_rows = n;
         filling.filled.ndim = reader_->catalog().item_ndim();
     }
     if (first == last) return;

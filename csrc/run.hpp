@@ -58,6 +58,7 @@ struct RunOptions {
 struct Filled {
     Block *block;
     std::int64_t n;
+    std::int64_t n_rows;            // windows that were filled: more than n where some were left out
     int ndim;
     std::int64_t extent[kMaxNdim];  // of one sample
 };

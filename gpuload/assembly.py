@@ -14,7 +14,7 @@ from gpuload.devices.arguments import MAX_AXES
 from gpuload.dtypes import BOOL, INT64, Dtype
 from gpuload.errors import DeviceError
 from gpuload.journey import Journey, Planner
-from gpuload.layout import BatchLayout, Column, lay_out
+from gpuload.layout import Column, lay_out
 from gpuload.options import Options
 from gpuload.order import Listed, Shares
 from gpuload.pipeline import Flight, Job, Pipeline
@@ -172,14 +172,16 @@ class Assembly:
                 'io="auto"'
             )
 
-    def _ahead(self, layout: BatchLayout, plan: IoPlan) -> Ahead:
-        return plan_ahead(
-            batch_nbytes=layout.nbytes,
+    def _ahead(self, journey: Journey, plan: IoPlan) -> Ahead:
+        ahead = plan_ahead(
+            batch_nbytes=journey.layout.nbytes,
             batch_size=self._options.batch_size,
             prefetch=self._options.prefetch,
             threads=plan.threads,
             io=plan.io,
         )
+        # Reads of a whole batch are listed at once, so that those that overlap are joined.
+        return replace(ahead, chunks_per_batch=1) if journey.delivery == "listed" else ahead
 
     def _reader(self, plan: IoPlan, to: Dtype | None) -> _native.Reader:
         return posix.make_reader(self._catalog, self._files, to, plan)
@@ -234,7 +236,7 @@ class Assembly:
                 windows=self._samples.native(),
                 labels=_native_labels(self._labels),
                 layout=journey.layout,
-                ahead=self._ahead(journey.layout, plan),
+                ahead=self._ahead(journey, plan),
                 threads=plan.threads,
                 on_error=self._options.on_error,
                 max_errors=self._options.max_errors,
@@ -259,7 +261,7 @@ class Assembly:
         """The bound on host memory: blocks of batch memory, and scratch of threads that read."""
         plan = self._io_plan()
         journey = self._journey(plan, largest_batch)
-        depth = self._ahead(journey.layout, plan).depth
+        depth = self._ahead(journey, plan).depth
         scratch = plan.threads * plan.max_nbytes if plan.io == "pread" else 0
         filled, on_device = journey.layout.nbytes, depth * journey.device_nbytes
         if journey.route is not None:  # batches that wait, and those with the consumer

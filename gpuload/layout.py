@@ -117,10 +117,10 @@ class Route:
         """Whether a batch is a slab, byte by byte."""
         return self.slab == self.batch and self.stored == self.delivered and not self.swap
 
-    def slab_nbytes(self, n: int, window: Sequence[int]) -> int:
-        """Bytes of a slab that hold a batch of `n` samples."""
+    def slab_nbytes(self, n_rows: int, window: Sequence[int]) -> int:
+        """Bytes of a slab that hold so many windows."""
         row = self.room if self.has_table else math.prod(window) * self.stored.nbytes
-        return self.slab.offset("x") + n * row
+        return self.slab.offset("x") + n_rows * row
 
     def batch_nbytes(self, n: int, window: Sequence[int]) -> int:
         return self.batch.offset("x") + n * math.prod(window) * self.delivered.nbytes

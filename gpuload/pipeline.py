@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -282,12 +282,12 @@ class StagedFlight:
             filled = run.next_slab()
             if filled is None:
                 return
-            address, block, shapes = filled
+            address, block, n_rows, shapes = filled
             start = time.perf_counter()
             on_host = self._slab.host_copies(slabs[address], shapes)
             n, *window = shapes[0]  # of x
             try:
-                staged = ring.stage(slabs[address], n, window)
+                staged = ring.stage(slabs[address], n, window, n_rows=n_rows)
             except BaseException:
                 copying.append((ring.copies.record(), block))  # its copy may have begun
                 raise
@@ -313,8 +313,7 @@ class StagedFlight:
             self._wait_s += time.perf_counter() - start
             if not self._ready:
                 if self._error is not None:
-                    error, self._error = self._error, None
-                    raise error
+                    self._raise()
                 return None
             staged, shapes, on_host = self._ready.popleft()
             self._changed.notify_all()
@@ -323,6 +322,16 @@ class StagedFlight:
         for i, tensor in on_host.items():
             tensors[i] = tensor
         return tensors
+
+    def _raise(self) -> NoReturn:
+        """Raise what ended the thread. Afterwards nothing here refers to it, and it to nothing
+        pinned."""
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error
 
     def close(self) -> None:
         if os.getpid() != self._pid:  # nor is the lock to be trusted
@@ -352,11 +361,11 @@ class StagedFlight:
         return self._run.failures()
 
 
-def another_process(pid: int) -> str:
+def another_process(pid: int, what: str = "loader", made: str = "make a DataLoader") -> str:
     """What to say to a child that uses what its parent made."""
     return (
-        f"loader: expected use in process {pid} that made it, got process {os.getpid()}; make a "
-        "DataLoader after the fork, or use spawn"
+        f"{what}: expected use in process {pid} that made it, got process {os.getpid()}; {made} "
+        "after the fork, or use spawn"
     )
 
 

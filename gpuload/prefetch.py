@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -15,6 +16,7 @@ from gpuload.devices.choose import choose
 from gpuload.dtypes import DTYPES
 from gpuload.layout import Column, Route, lay_out
 from gpuload.options import whole_number
+from gpuload.pipeline import another_process
 from gpuload.stage import Ring, Staged
 
 _ALIGN = 64  # bytes, of each tensor within a batch
@@ -97,12 +99,15 @@ class _Carrier:
             slab, copied = self._copying.popleft()
             copied.synchronize()
             self._slabs.append(slab)
-        slab = self._slabs.popleft()
         self._largest = max(self._largest, nbytes)
-        if len(slab) < nbytes:
-            del slab
-            slab = self.device.host_memory(self._largest)
-        return slab
+        if len(self._slabs[0]) < nbytes:
+            self._slabs[0] = torch.empty(0, dtype=torch.uint8)  # given back before more is taken
+            self._slabs[0] = self.device.host_memory(self._largest)
+        return self._slabs.popleft()
+
+    def put_back(self, slab: torch.Tensor) -> None:
+        """A slab that was taken and is not staged."""
+        self._slabs.append(slab)
 
     def stage(self, slab: torch.Tensor, nbytes: int) -> Staged:
         """Enqueue the copy of a slab that was taken."""
@@ -138,6 +143,7 @@ class _Ahead:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._done = self._closed = False
+        self._pid = os.getpid()
         self._thread = threading.Thread(
             target=self._work, args=(iterable,), name="gpuload-prefetch", daemon=True
         )
@@ -170,20 +176,33 @@ class _Ahead:
 
     def next(self) -> tuple[Any] | None:
         """The next batch in a tuple of one, None at the end."""
+        if os.getpid() != self._pid:  # the thread stayed in the parent
+            raise RuntimeError(another_process(self._pid, "prefetch", "go through it"))
         with self._changed:
             while not (self._coming or self._done or self._closed):
                 self._changed.wait(0.1)  # a time-out, so that Ctrl-C gets through
             if not self._coming:
                 if self._error is not None:
-                    error, self._error = self._error, None
-                    raise error
+                    self._raise()
                 return None
             staged, rebuild = self._coming.popleft()
             self._changed.notify_all()
         return (rebuild(None if staged is None else self._carrier.ring.hand_out(staged)),)
 
+    def _raise(self) -> NoReturn:
+        """Raise what ended the thread. Afterwards nothing here refers to it, and it to nothing
+        pinned."""
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error
+
     def close(self) -> bool:
         """End the thread. False when the iterable did not let go of it in time."""
+        if os.getpid() != self._pid:  # nor is the lock to be trusted
+            return False
         with self._changed:
             self._closed = True
             self._coming.clear()
@@ -208,8 +227,12 @@ def _stage(batch: Any, carrier: _Carrier) -> _Coming:
     staged = None
     if end:
         slab = carrier.take(end)
-        for tensor, begin in zip(tensors, begins, strict=True):
-            _view(slab, begin, tensor.dtype, tensor.shape).copy_(tensor.detach())
+        try:
+            for tensor, begin in zip(tensors, begins, strict=True):
+                _view(slab, begin, tensor.dtype, tensor.shape).copy_(tensor.detach())
+        except BaseException:
+            carrier.put_back(slab)
+            raise
         staged = carrier.stage(slab, end)
     looks = [(begin, t.dtype, t.shape) for begin, t in zip(begins, tensors, strict=True)]
 

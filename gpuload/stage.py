@@ -108,10 +108,14 @@ class Ring:
         ndim = len(self._route.src_stride or (0,))
         self.device.prepare(self._route.operation(nothing, nothing, 1, (1,) * ndim))
 
-    def stage(self, slab: torch.Tensor, n: int, window: Sequence[int]) -> Staged:
+    def stage(
+        self, slab: torch.Tensor, n: int, window: Sequence[int], *, n_rows: int | None = None
+    ) -> Staged:
         """Enqueue one batch of `n` samples: slab -> staging -> fresh memory. Returns at once.
 
-        `slab` (uint8, host) must not be written before `copied` of the result has come.
+        Args:
+            slab: uint8, host; must not be written before `copied` of the result has come.
+            n_rows: windows in the slab: more than `n` where some were left out of the batch.
         """
         self._keep_back()
         route = self._route
@@ -123,7 +127,7 @@ class Ring:
             return Staged(memory, ready=copied, copied=copied)
         slot = self.slots[self._next]
         self._next = (self._next + 1) % len(self.slots)
-        copied = self._to_staging(slot, slab, n, window)
+        copied = self._to_staging(slot, slab, n if n_rows is None else n_rows, window)
         self.kernels.wait(copied)
         memory = self.device.memory(route.batch_nbytes(n, window), stream=self.kernels)
         other = route.batch.offset("x")  # bytes of the other columns
@@ -139,13 +143,15 @@ class Ring:
             self.copies.wait(self._asked[0])
             self.kernels.wait(self._asked.popleft())
 
-    def _to_staging(self, slot: Slot, slab: torch.Tensor, n: int, window: Sequence[int]) -> Event:
+    def _to_staging(
+        self, slot: Slot, slab: torch.Tensor, n_rows: int, window: Sequence[int]
+    ) -> Event:
         # The kernel of the batch that had this slot before may still read the staging memory.
-        nbytes = self._route.slab_nbytes(n, window)
+        nbytes = self._route.slab_nbytes(n_rows, window)
         if self._direct is not None:
             slot.consumed.synchronize()
             begin = self._route.slab.offset("x")
-            self._direct.read(self._route.reads(slab, n).numpy(), slot.staging[begin:])
+            self._direct.read(self._route.reads(slab, n_rows).numpy(), slot.staging[begin:])
             nbytes = begin
         else:
             self.copies.wait(slot.consumed)

@@ -61,7 +61,7 @@ class Place:
 class Pad:
     """Fill what lies outside the inner box of each piece of `dst` (uint8), in place, as numpy.pad.
 
-    Strides in bytes. Modes are those of arguments.PAD_MODES. An empty inner box has nothing to
+    Strides in bytes. Modes are those of reshape.PAD_MODES. An empty inner box has nothing to
     repeat: its piece is filled with `value`.
 
     Attributes:
@@ -90,7 +90,7 @@ class Pad:
 class Resize:
     """Resize boxes of elements along up to three axes, as torch.nn.functional.interpolate does.
 
-    Offsets, strides and pieces as of Place. Modes are those of arguments.RESIZE_MODES. Values are
+    Offsets, strides and pieces as of Place. Modes are those of reshape.RESIZE_MODES. Values are
     delivered in their own type, integers rounded to nearest, or as float32.
 
     Attributes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import gpuload as gl
+from gpuload.readers import gds
 from gpuload.sources import npy
 
 torch.set_num_threads(1)  # its pool spins, and would take the cores from the loaders' threads
@@ -97,3 +100,122 @@ def scanned(monkeypatch):
         return taken
 
     return take
+
+
+@pytest.fixture(scope="session")
+def host_kernels(tmp_path_factory):
+    """Every kernel, built for the host; kept beside the folders of earlier sessions."""
+    from host_kernels import build
+
+    return build(tmp_path_factory.getbasetemp().parent)
+
+
+@pytest.fixture
+def kernel_files(tmp_path):
+    """Write what the kernel of a made-up machine says, in files below a root; return the root."""
+
+    def kernel_files(files: dict[str, str]) -> Path:
+        root = tmp_path / "root"
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return root
+
+    return kernel_files
+
+
+@pytest.fixture
+def cuda_says(monkeypatch):
+    """Set why the CUDA device cannot be used; None says that it can."""
+
+    def cuda_says(reason: str | None) -> None:
+        module = types.ModuleType("gpuload.devices.cuda")
+        module.why_not = lambda: reason
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return cuda_says
+
+
+@pytest.fixture
+def no_cuda(cuda_says):
+    """A machine without a GPU, wherever this runs. The reason that it gives."""
+    reason = "torch is built for the CPU alone; install a CUDA build"
+    cuda_says(reason)
+    return reason
+
+
+@pytest.fixture
+def one_gpu(monkeypatch, cuda_says):
+    """A machine whose torch sees one GPU. What torch knows of it."""
+    cuda_says(None)
+    known = types.SimpleNamespace(name="NVIDIA H200", total_memory=150_000_000_000)
+    known.major, known.minor = 9, 0
+    known.pci_domain_id, known.pci_bus_id, known.pci_device_id = 0, 0xC1, 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: known)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (149_000_000_000, 0))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(gds, "why_not", lambda: None)
+    return known
+
+
+@pytest.fixture
+def standin():
+    """Make stand-ins for kvikio. At the end: nobody did what would have been a race, and all is
+    closed."""
+    from kvikio_standin import StandIn
+
+    made = []
+
+    def make(**options):
+        made.append(StandIn(**options))
+        return made[-1]
+
+    yield make
+    gc.collect()
+    for kvikio in made:
+        kvikio.pool.shutdown()
+        assert kvikio.wrong == []
+        assert kvikio.open_files == []
+
+
+@pytest.fixture
+def save_bytes(tmp_path):
+    """Write files of random bytes; give their paths and their bytes."""
+
+    def save_bytes(*sizes: int):
+        rng = np.random.default_rng(5)
+        files = [rng.integers(0, 256, n, np.uint8) for n in sizes]
+        paths = [str(tmp_path / f"{i}.bin") for i in range(len(files))]
+        for path, data in zip(paths, files, strict=True):
+            data.tofile(path)
+        return paths, files
+
+    return save_bytes
+
+
+@pytest.fixture
+def cuda(monkeypatch, tmp_path, host_kernels):
+    """A machine with two GPUs that are made up. At the end: nobody did what a real one would punish
+    or hide, and no memory is pinned any more."""
+    from cuda_standin import CudaStandIn
+
+    made = CudaStandIn(host_kernels, n_gpus=2)
+    made.install(monkeypatch, tmp_path / "kernels")
+    yield made
+    made.check()
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory):
+    """The GPU that torch calls "cuda", as a device. Compiled kernels are kept beside the folders of
+    earlier sessions."""
+    from gpuload.devices import programs
+    from gpuload.devices.choose import choose
+
+    folder = tmp_path_factory.getbasetemp().parent / "gpuload-kernels"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "cache_folder", lambda: folder)
+        yield choose("cuda")[0]

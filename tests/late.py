@@ -17,8 +17,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from host_kernels import HostKernels
 
-from gpuload.devices import Place
+from gpuload.devices import Operation
+from gpuload.devices.arguments import pack
 from gpuload.devices.cpu import CpuDevice, CpuStream, run_place
 
 POISON = 0xDB
@@ -70,15 +72,21 @@ class LateStream:
         assert len(dst) == len(src)
         to, from_ = alias(dst), alias(src)
         slab = self.device.host_block(src)
-        slab.n_copies += 1
+        if slab is not None:
+            slab.n_copies += 1
 
         def run() -> None:
             to.copy_(from_)
-            slab.n_copies -= 1
+            if slab is not None:
+                slab.n_copies -= 1
 
         self.do(run)
 
-    def launch(self, operation: Place) -> None:
+    def launch(self, operation: Operation) -> None:
+        if self.device.kernels is not None:  # as on a GPU: nothing is kept but addresses
+            launch = pack(operation)
+            self.do(lambda: self.device.kernels.run(launch))
+            return
         aliased = replace(operation, src=alias(operation.src), dst=alias(operation.dst))
         self.do(lambda: run_place(aliased))
 
@@ -140,7 +148,8 @@ class LateDevice:
     name = "late"
     is_host = False
 
-    def __init__(self, recycling: str = "early") -> None:
+    def __init__(self, recycling: str = "early", *, kernels: HostKernels | None = None) -> None:
+        self.kernels = kernels  # the kernels of a GPU, built for the host
         self.lock = threading.RLock()
         self.streams: list[LateStream] = []
         self.blocks: list[Block] = []
@@ -166,6 +175,15 @@ class LateDevice:
         yield
         self._current.stream = before
 
+    def enter_thread(self) -> None:
+        pass
+
+    def prepare(self, operation: Operation) -> None:
+        pass
+
+    def free_nbytes(self) -> int:
+        return 1 << 40
+
     def synchronize(self) -> None:
         for stream in list(self.streams):
             stream.synchronize()
@@ -181,8 +199,10 @@ class LateDevice:
 
         return owned(block.memory, drop)
 
-    def host_block(self, memory: torch.Tensor) -> Block:
-        return next(b for b in self.host_blocks if b.memory.ctypes.data == memory.data_ptr())
+    def host_block(self, memory: torch.Tensor) -> Block | None:
+        """The host memory that this is the beginning of, None for device memory."""
+        address = memory.data_ptr()
+        return next((b for b in self.host_blocks if b.memory.ctypes.data == address), None)
 
     def memory(self, nbytes: int, *, stream: LateStream) -> torch.Tensor:
         with self.lock:

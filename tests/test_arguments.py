@@ -54,7 +54,11 @@ WRONG = {
         (0, ValueError, "expected 1 or more, got 0"),
         ("many", TypeError, "expected a whole number, got 'many'"),
     ],
-    "io": [("gds", ValueError, """expected one of "auto", "pread", "mmap", got 'gds'""")],
+    "io": [
+        ("dgs", ValueError, """expected one of "auto", "pread", "mmap", "gds", got 'dgs'"""),
+        ("gds", gl.DeviceError, 'expected reads straight into a GPU with io="gds", got none: '),
+    ],
+    "cache": [("host", ValueError, """expected one of "device", got 'host'""")],
     "on_error": [
         ("ignore", ValueError, """expected one of "raise", "skip", "replace", got 'ignore'""")
     ],
@@ -69,8 +73,9 @@ WRONG = {
     ],
     "dtype": [("float33", TypeError, "expected one of bool, uint8, uint16, ")],
     "device": [
-        ("cuda", gl.DeviceError, 'expected "auto" or "cpu" in this version, got "cuda"'),
-        (3, TypeError, 'expected "auto", "cpu" or a Device, got 3'),
+        ("gpu", ValueError, 'expected "auto", "cpu", "cuda" or "cuda:N", got "gpu"'),
+        ("cuda:99", gl.DeviceError, "expected "),
+        (3, TypeError, 'expected "auto", "cpu", "cuda" or a Device, got 3'),
     ],
     "dataset": [(3, TypeError, "expected source or dataset, got both")],
     "batchsize": [(4, TypeError, "DataLoader: expected one of its arguments, got 'batchsize'")],

@@ -158,7 +158,11 @@ WRONG = {
     ("BatchMemory", "nbytes"): [0, 1, HUGE],
     ("Labels", "rows"): [b"", b"1"],
     ("Labels", "row_nbytes"): [1, 100, HUGE],
-    ("Run", "columns"): [[], [0], [-1] * 7, [HUGE] * 7],
+    ("Reader", "raw"): [True],
+    ("Run", "columns"): [[], [0], [-1] * 9, [HUGE] * 9, [0, -1, -1, -1, -1, -1, -1, 1024, -1]],
+    ("Run", "delivery"): [-1, 1, 2, 3],
+    ("Run", "room"): [-1],
+    ("Run", "to"): [-1, 1, 12, 15],
     ("Run", "outputs"): [
         [(HUGE, 11, None)],
         [(-64, 11, None)],

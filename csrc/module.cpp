@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <unordered_map>
 
@@ -335,6 +336,7 @@ std::shared_ptr<Run> make_run_shared(Args &&...args) {
 struct PyRun {
     std::shared_ptr<Run> run;
     std::vector<Output> outputs;
+    std::shared_ptr<BatchMemory> others;  // of all columns but x: keeping labels does not keep windows
 
     // Wait without the GIL; Ctrl-C gets through.
     Filled wait() {
@@ -366,11 +368,24 @@ struct PyRun {
     nb::object next() {
         const Filled filled = wait();
         if (filled.block == nullptr) return nb::none();
-        filled.block->references.store(static_cast<int>(outputs.size()), std::memory_order_relaxed);
+        const auto n_windows = std::count_if(outputs.begin(), outputs.end(), [](const Output &o) { return o.is_window; });
+        Block *own = nullptr;
+        if (static_cast<std::size_t>(n_windows) < outputs.size()) {
+            try {
+                own = others->take();
+            } catch (...) {
+                filled.block->drop_reference();
+                throw;
+            }
+            std::memcpy(own->data, filled.block->data, others->nbytes());
+            own->references.store(static_cast<int>(outputs.size()) - static_cast<int>(n_windows), std::memory_order_relaxed);
+        }
+        filled.block->references.store(static_cast<int>(n_windows), std::memory_order_relaxed);
         nb::list capsules;
-        for (const Output &output : outputs)
-            capsules.append(dlpack_capsule(make_tensor(filled.block, filled.block->data + output.offset, output.dtype,
-                                                       shape_of(output, filled))));
+        for (const Output &output : outputs) {
+            Block *block = output.is_window ? filled.block : own;
+            capsules.append(dlpack_capsule(make_tensor(block, block->data + output.offset, output.dtype, shape_of(output, filled))));
+        }
         return capsules;
     }
 
@@ -430,6 +445,12 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
     for (const auto &[offset, dtype, row_shape] : outputs)
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
     check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0, options);
+    std::size_t others_nbytes = 0;  // columns other than x lie before it
+    for (const Output &output : run->outputs) {
+        expect(output.is_window ? output.offset == columns[0] : output.offset < columns[0], "run: expected x behind all other outputs");
+        if (!output.is_window) others_nbytes = static_cast<std::size_t>(columns[0]);
+    }
+    run->others = std::make_shared<BatchMemory>(others_nbytes, static_cast<std::size_t>(depth) + 1);
     run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
                                epoch.order, epoch.key, std::move(memory),
                                Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],

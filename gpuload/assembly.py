@@ -20,7 +20,7 @@ from gpuload.order import Listed, Shares
 from gpuload.pipeline import Flight, Job, Pipeline
 from gpuload.plan import Ahead, IoPlan, plan_ahead, plan_io
 from gpuload.readers import posix
-from gpuload.resident import Resident, ResidentFlight, hold
+from gpuload.resident import Resident, ResidentFlight, Tables, hold
 from gpuload.samples import Samples
 from gpuload.sources.source import Source
 from gpuload.stats import Stats
@@ -76,6 +76,7 @@ class Assembly:
         self._plan: IoPlan | None = None
         self._ready: _Ready | None = None
         self._resident: Resident | None = None
+        self._loaded = Stats()  # reads of files that are held in memory now
         self._planner = Planner(
             source.catalog, samples, options, device, tuple(self._columns()), self._stored
         )
@@ -105,6 +106,12 @@ class Assembly:
         return self._ready is not None or self._resident is not None
 
     def _check_held(self, held: cache.Plan) -> None:
+        if self._options.on_error != "raise":
+            raise ValueError(
+                'on_error: expected "raise" with cache="device", which loads all files at once, '
+                f'got "{self._options.on_error}"; leave bad files out by gpuload.open(on_error='
+                '"skip")'
+            )
         cache.check_fits(held, self._device)
         ndim = self._samples.shapes.shape[1]
         if not self._device.is_host and ndim > MAX_AXES:
@@ -166,7 +173,8 @@ class Assembly:
         """
         transfer = self._journey(self._io_plan(), 1).transfer
         if transfer is None or transfer.delivery != "listed":
-            why = "batches are made on the CPU" if transfer is None else transfer.not_direct
+            why = self._why_device or "batches are made on the CPU"
+            why = why if transfer is None else transfer.not_direct
             raise DeviceError(
                 f'io: expected reads straight into a GPU with io="gds", got none: {why}; pass '
                 'io="auto"'
@@ -199,6 +207,7 @@ class Assembly:
     def _load_on_host(self, held: cache.Plan) -> None:
         """From here on the arrays are read from memory."""
         memory = cache.load_on_host(held, self._files, threads=self._io_plan().threads)
+        self._loaded = self._read_stats()
         self._catalog, self._files = held.catalog, posix.files_of_memory(memory)
 
     def _load_on_device(self, held: cache.Plan) -> Resident:
@@ -208,9 +217,11 @@ class Assembly:
         if labels is not None and labels.dtype.kind in "iu":
             labels = labels.astype(np.int64)
         catalog, samples = held.catalog, self._samples
-        about = hold(self._device, memory, catalog, labels=labels, window_ends=samples.window_ends)
+        tables = Tables(self._device)
+        about = hold(tables, memory, catalog, labels=labels, window_ends=samples.window_ends)
         return Resident(
             device=self._device,
+            tables=tables,
             held=about,
             layout=lay_out(self._columns(), batch_size=1, window_elements=1),
             geometry=samples.geometry,
@@ -249,13 +260,23 @@ class Assembly:
 
     def stats(self) -> Stats:
         """What was read so far, and the memory in use."""
-        files = self._files.native
-        return Stats(
-            read_nbytes=files.read_nbytes,
-            read_requests=files.read_requests,
-            batch_blocks=self._ready.pipeline.batch_blocks if self._ready else 0,
-            pinned_nbytes=self._ready.pipeline.pinned_nbytes if self._ready else 0,
+        return (
+            self._loaded
+            + self._read_stats()
+            + Stats(
+                batch_blocks=self._ready.pipeline.batch_blocks if self._ready else 0,
+                pinned_nbytes=self._pinned_nbytes,
+            )
         )
+
+    @property
+    def _pinned_nbytes(self) -> int:
+        of_tables = self._resident.tables.pinned_nbytes if self._resident else 0
+        return of_tables + (self._ready.pipeline.pinned_nbytes if self._ready else 0)
+
+    def _read_stats(self) -> Stats:
+        files = self._files.native
+        return Stats(read_nbytes=files.read_nbytes, read_requests=files.read_requests)
 
     def memory(self, largest_batch: int) -> Memory:
         """The bound on host memory: blocks of batch memory, and scratch of threads that read."""
@@ -273,7 +294,8 @@ class Assembly:
                 batch_size=largest_batch,
                 window_elements=self._samples.largest_window,
             )
-            return Memory(batch.nbytes, 0, 0, 0, held + batch.nbytes)
+            pinned = cache.pinned_nbytes(self._held) if self._held else 0
+            return Memory(batch.nbytes, 0, 0, pinned, held + batch.nbytes)
         host = filled * (depth + 1) + scratch + held
         return Memory(filled, depth + 1, scratch, host, on_device)
 
@@ -302,7 +324,13 @@ class Assembly:
             f"memory    {memory.host_nbytes / 1e6:.1f} MB: {memory.blocks} batches of "
             f"{memory.batch_nbytes / 1e6:.2f} MB{scratch}",
             f"device    {self._device.name}{why}{crosses}",
+            *(f"          {note}" for note in self._notes()),
         ]
+
+    def _notes(self) -> list[str]:
+        """What the reader into the device has to say."""
+        direct = None if self._ready is None else self._ready.pipeline.direct
+        return [] if direct is None else list(direct.notes)
 
     def _describe_held(self, held: cache.Plan) -> list[str]:
         cast = f" -> {self._dtype.name}" if self._dtype != self._stored else ""

@@ -72,9 +72,14 @@ def check_fits(wanted: Plan, device: Device) -> None:
     free = device.free_nbytes()
     if wanted.nbytes * _HEADROOM > free:
         raise ValueError(
-            f"cache: expected {wanted.nbytes / 1e9:.2f} GB of arrays to fit on {device.name}, got "
-            f"{free / 1e9:.2f} GB free; select fewer items, or pass cache=None"
+            f"cache: expected {wanted.nbytes / 1e6:,.1f} MB of arrays to fit on {device.name}, got "
+            f"{free / 1e6:,.1f} MB free; select fewer items, or pass cache=None"
         )
+
+
+def pinned_nbytes(wanted: Plan) -> int:
+    """Host memory that is pinned while arrays are loaded onto a device."""
+    return sum(_slab_sizes(list(_steps(wanted.requests))))
 
 
 def load_on_host(wanted: Plan, files: OpenFiles, *, threads: int) -> _native.Resident:
@@ -106,8 +111,8 @@ def load_on_device(wanted: Plan, files: OpenFiles, device: Device, *, threads: i
     stream = device.stream()
     memory = device.memory(max(wanted.nbytes, 1), stream=stream)
     steps = list(_steps(wanted.requests))
-    sizes = [int(rows[-1, 3] + rows[-1, 2] - rows[0, 3]) for rows in steps]
-    slabs = [device.host_memory(max(sizes)) for _ in steps[:2]]
+    sizes = [_extent(rows) for rows in steps]
+    slabs = [device.host_memory(nbytes) for nbytes in _slab_sizes(steps)]
     copied: list[Event] = []
     try:
         with _shown(wanted.nbytes, device.name) as advance:
@@ -125,6 +130,16 @@ def load_on_device(wanted: Plan, files: OpenFiles, device: Device, *, threads: i
         if copied:
             copied[-1].synchronize()  # the slabs must outlive their copies
     return memory
+
+
+def _extent(rows: Ints) -> int:
+    """Bytes of the memory that consecutive requests fill."""
+    return int(rows[-1, 3] + rows[-1, 2] - rows[0, 3])
+
+
+def _slab_sizes(steps: list[Ints]) -> list[int]:
+    """Two slabs at most, each large enough for any step."""
+    return [max(map(_extent, steps))] * len(steps[:2]) if steps else []
 
 
 def _steps(requests: Ints) -> Iterator[Ints]:

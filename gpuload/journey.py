@@ -90,7 +90,8 @@ class Planner:
         reader = make_reader(io, crossing)
         split = reader.split(samples.native(), 0)
         facts = samples.window_facts(split, is_uniform=reader.is_uniform)
-        transfer = plan_transfer(facts, io, direct=self.why_not_direct(facts.span_nbytes))
+        direct, insists = self.why_not_direct(facts.span_nbytes), self.options.io == "gds"
+        transfer = plan_transfer(facts, io, direct=direct, insists=insists)
         if transfer.delivery == "placed":
             route = route_placed(
                 self.columns, crossing=crossing, batch_size=n, window_elements=window

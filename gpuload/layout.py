@@ -45,9 +45,20 @@ class BatchLayout:
                 return offset
         return -1
 
-    def tensors(self, memory: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
-        """The columns as views of a batch's memory (uint8). `shapes` include the batch axis."""
-        return [self._view(memory, i, shape) for i, shape in enumerate(shapes)]
+    @property
+    def others_nbytes(self) -> int:
+        """Bytes of all columns but x, which lie before it."""
+        return self.offset("x")
+
+    def tensors(self, others: torch.Tensor, x: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
+        """The columns as views of the memory (uint8) of x and of that of all others: keeping labels
+        does not keep windows. `shapes` include the batch axis."""
+        return [
+            self._view(x, i, shape, begin=0)
+            if self.columns[i].name == "x"
+            else self._view(others, i, shape)
+            for i, shape in enumerate(shapes)
+        ]
 
     def host_copies(self, slab: torch.Tensor, shapes: Shapes) -> dict[int, torch.Tensor]:
         """Copies of the columns that stay on the host, by position, from a slab in host memory."""
@@ -57,10 +68,13 @@ class BatchLayout:
             if column.on_host
         }
 
-    def _view(self, memory: torch.Tensor, i: int, shape: Sequence[int]) -> torch.Tensor:
+    def _view(
+        self, memory: torch.Tensor, i: int, shape: Sequence[int], begin: int | None = None
+    ) -> torch.Tensor:
         dtype = self.columns[i].dtype
         nbytes = math.prod(shape) * dtype.nbytes
-        return memory.narrow(0, self.offsets[i], nbytes).view(dtype.torch).view(tuple(shape))
+        begin = self.offsets[i] if begin is None else begin
+        return memory.narrow(0, begin, nbytes).view(dtype.torch).view(tuple(shape))
 
 
 def lay_out(
@@ -122,13 +136,14 @@ class Route:
         row = self.room if self.has_table else math.prod(window) * self.stored.nbytes
         return self.slab.offset("x") + n_rows * row
 
-    def batch_nbytes(self, n: int, window: Sequence[int]) -> int:
-        return self.batch.offset("x") + n * math.prod(window) * self.delivered.nbytes
+    def x_nbytes(self, n: int, window: Sequence[int]) -> int:
+        """Bytes of x of a batch of `n` samples."""
+        return n * math.prod(window) * self.delivered.nbytes
 
     def operation(
-        self, staging: torch.Tensor, memory: torch.Tensor, n: int, window: Sequence[int]
+        self, staging: torch.Tensor, x: torch.Tensor, n: int, window: Sequence[int]
     ) -> Place:
-        """What makes x in `memory` of what was copied to `staging`."""
+        """What makes x of what was copied to `staging`."""
         dst_stride = row_major(window, self.delivered.nbytes)[0]
         table, src_stride = None, self.src_stride
         if self.has_table:
@@ -138,14 +153,13 @@ class Route:
             src_stride = row_major(window, self.stored.nbytes)[0]
         return Place(
             staging,
-            memory,
+            x,
             self.stored.number,
             self.delivered.number,
             tuple(window),
             src_stride,
             dst_stride,
             self.slab.offset("x"),
-            self.batch.offset("x"),
             swap=self.swap,
             n_pieces=n,
             src_step=math.prod(window) * self.stored.nbytes,

@@ -131,6 +131,10 @@ class Pipeline:
         )
 
     @property
+    def direct(self) -> DirectReader | None:
+        return self._job.direct
+
+    @property
     def batch_blocks(self) -> int:
         return self._memory.n_blocks
 
@@ -318,7 +322,7 @@ class StagedFlight:
             staged, shapes, on_host = self._ready.popleft()
             self._changed.notify_all()
         shapes = shapes[: len(self._layout.columns)]
-        tensors = self._layout.tensors(self._carrier.ring.hand_out(staged), shapes)
+        tensors = self._layout.tensors(*self._carrier.ring.hand_out(staged), shapes)
         for i, tensor in on_host.items():
             tensors[i] = tensor
         return tensors

@@ -157,6 +157,10 @@ HOST_ELEMENT_NS = 0.7
 LINK_BYTES_PER_NS = 20.0
 
 
+# Reads into the device bring in whole spans; not if the host can do with less than half of that.
+MOST_DIRECT = 2
+
+
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
     """How the largest window of a source lies in its file.
@@ -189,11 +193,14 @@ class Transfer:
     not_direct: str = ""
 
 
-def plan_transfer(window: WindowFacts, io: IoPlan, *, direct: str | None) -> Transfer:
+def plan_transfer(
+    window: WindowFacts, io: IoPlan, *, direct: str | None, insists: bool = False
+) -> Transfer:
     """Choose where windows are cut out, by what both ways cost.
 
     Args:
-        direct: None when windows are to be read straight into the device, else why not.
+        direct: None when windows can be read straight into the device, else why not.
+        insists: they must be, where they can, whatever it costs.
     """
     w = window
     placing_ns = (
@@ -203,6 +210,10 @@ def plan_transfer(window: WindowFacts, io: IoPlan, *, direct: str | None) -> Tra
     )
     if direct is None and not w.can_ship:
         direct = "windows have more axes than the device takes, or arrays of both byte orders"
+    if direct is None and not insists and not io.is_cold:
+        direct = "files are in the page cache, which is faster"
+    if direct is None and not insists and w.span_nbytes > MOST_DIRECT * w.read_nbytes:
+        direct = f"windows span {w.span_nbytes} bytes, and {w.read_nbytes} do"
     if direct is None:
         return Transfer("listed", f"spans of {w.span_nbytes} bytes are read into the device")
     if w.n_rows <= 1 and w.n_elements == 0:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sized
 from typing import Any, NoReturn
 
 import torch
@@ -29,12 +30,13 @@ def prefetch(iterable: Iterable[Any], device: object = "auto", depth: int = 2) -
     For those who keep their own loader: `for x, y in gpuload.prefetch(loader): ...`. All tensors of
     a batch are packed into pinned memory and cross in one asynchronous copy, so the loader's own
     pin_memory is better off. Tensors arrive on the stream that is current at each step, and are the
-    caller's for good. Two iterations at once do not disturb each other.
+    caller's for good; those of a batch share their memory, so clone a small one that you keep. Two
+    iterations at once do not disturb each other.
 
     Args:
-        iterable: yields CPU tensors, or tuples, lists, dicts and NamedTuples of them, nested in any
-            way. Whatever else is in there stays as it is. It is gone through in a thread of its
-            own, anew for each iteration.
+        iterable: yields dense CPU tensors, or tuples, lists, dicts and NamedTuples of them, nested
+            in any way. What else is in there, but for other tensors, stays as it is. It is gone
+            through in a thread of its own, anew for each iteration.
         device: "auto", "cuda", "cuda:1" or "cpu", as for DataLoader. On the CPU there is nothing to
             copy: batches are handed on as they come, and no thread is started.
         depth: batches copied ahead of the caller. Pinned memory is depth + 1 times the largest
@@ -57,6 +59,9 @@ class Prefetcher:
         self.device = device
         self.depth = depth
         self._carriers: list[_Carrier] = []  # kept from epoch to epoch: pinning is slow
+
+    def __bool__(self) -> bool:
+        return True  # also where there is no length
 
     def __len__(self) -> int:
         if not isinstance(self.iterable, Sized):
@@ -187,7 +192,7 @@ class _Ahead:
                 return None
             staged, rebuild = self._coming.popleft()
             self._changed.notify_all()
-        return (rebuild(None if staged is None else self._carrier.ring.hand_out(staged)),)
+        return (rebuild(None if staged is None else self._carrier.ring.hand_out(staged)[1]),)
 
     def _raise(self) -> NoReturn:
         """Raise what ended the thread. Afterwards nothing here refers to it, and it to nothing
@@ -256,13 +261,24 @@ def _view(
 
 
 def _is_copied(part: Any) -> bool:
-    """Tensors on the CPU, of bytes in a row."""
-    return (
-        isinstance(part, torch.Tensor)
-        and part.device.type == "cpu"
-        and part.layout == torch.strided
-        and not part.is_quantized
-    )
+    """Whether this is a tensor.
+
+    Raises:
+        TypeError: one that cannot be copied as bytes in a row, or that is on a device: the stream
+            that it is safe on is not the caller's.
+    """
+    if isinstance(part, torch.nn.utils.rnn.PackedSequence):
+        raise TypeError("prefetch: expected tensors, got a PackedSequence; pack it in your loop")
+    if not isinstance(part, torch.Tensor):
+        return False
+    is_plain = part.layout == torch.strided and not part.is_quantized and not part.is_nested
+    if part.device.type != "cpu" or not is_plain:
+        kind = "nested" if part.is_nested else "quantized" if part.is_quantized else part.layout
+        raise TypeError(
+            f"prefetch: expected dense tensors on the CPU, got a tensor ({kind}) on {part.device}; "
+            "make it in your loop"
+        )
+    return True
 
 
 def _map(
@@ -271,16 +287,15 @@ def _map(
     """The same tuples, lists, dicts and NamedTuples with other tensors in them."""
     if wanted(batch):
         return change(batch)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map(part, change, wanted) for part in batch))
+    if isinstance(batch, tuple) and hasattr(batch, "_make"):  # a NamedTuple
+        return batch._make(_map(part, change, wanted) for part in batch)
     if type(batch) in (tuple, list):
         return type(batch)(_map(part, change, wanted) for part in batch)
     if isinstance(batch, Mapping):
         items = {key: _map(part, change, wanted) for key, part in batch.items()}
-        if type(batch) is dict:
+        if not isinstance(batch, MutableMapping) or type(batch) is dict:
             return items
-        try:
-            return type(batch)(items)  # type: ignore[call-arg]
-        except TypeError:  # a kind of dict that is made otherwise
-            return items
+        changed = copy.copy(batch)  # of its kind, whatever it takes to make one
+        changed.update(items)
+        return changed
     return batch

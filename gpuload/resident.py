@@ -3,6 +3,7 @@ stream, and nothing is copied from the host."""
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -22,11 +23,38 @@ from gpuload.dtypes import Dtype
 from gpuload.layout import BatchLayout, lay_out
 from gpuload.order import Listed, Shares
 from gpuload.pipeline import another_process
+from gpuload.stage import keep_after_fork
 from gpuload.stats import Stats
 from gpuload.window import Geometry
 
 
-@dataclass(frozen=True, slots=True)
+class Tables:
+    """Puts small arrays on a device, all by one stream and through one slab."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._stream = device.stream()
+        self._slab = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def pinned_nbytes(self) -> int:
+        return len(self._slab)
+
+    def put(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """The same numbers on the device, there when this returns."""
+        dense = torch.from_numpy(np.ascontiguousarray(array))
+        flat = dense.reshape(-1).view(torch.uint8)
+        nbytes = len(flat)
+        if len(self._slab) < max(nbytes, 1):
+            self._slab = self._device.host_memory(max(nbytes, 1))
+        memory = self._device.memory(max(nbytes, 1), stream=self._stream)
+        self._slab[:nbytes].copy_(flat)
+        self._stream.copy(memory[:nbytes], self._slab[:nbytes])
+        self._stream.record().synchronize()
+        return memory[:nbytes].view(dense.dtype).view(dense.shape)
+
+
+@dataclass(frozen=True, eq=False)
 class Resident:
     """What every epoch of a loader over held arrays has in common.
 
@@ -35,6 +63,7 @@ class Resident:
     """
 
     device: Device
+    tables: Tables
     held: Held
     layout: BatchLayout
     geometry: Geometry
@@ -42,6 +71,14 @@ class Resident:
     window_of: Callable[[int], tuple[int, ...]]
     src_stride: tuple[int, ...]
     stored: Dtype
+
+    def __post_init__(self) -> None:
+        keep_after_fork(self)
+
+    @functools.cached_property
+    def is_uniform(self) -> bool:
+        """Whether all windows have one shape."""
+        return self.geometry.is_uniform
 
     @property
     def delivered(self) -> Dtype:
@@ -55,7 +92,7 @@ class Resident:
 
 
 def hold(
-    device: Device,
+    tables: Tables,
     memory: torch.Tensor,
     catalog: Catalog,
     *,
@@ -76,26 +113,32 @@ def hold(
     rows = None if labels is None else np.ascontiguousarray(labels)
     return Held(
         memory=memory,
-        arrays=put(device, arrays),
-        row_ends=None if catalog.sample_axis is None else put(device, catalog.row_ends),
-        selected=None if catalog.selected is None else put(device, catalog.selected),
-        window_ends=None if window_ends is None else put(device, window_ends),
-        labels=None if rows is None else put(device, rows.reshape(len(rows), -1).view(np.uint8)),
+        arrays=tables.put(arrays),
+        row_ends=None if catalog.sample_axis is None else tables.put(catalog.row_ends),
+        selected=None if catalog.selected is None else tables.put(catalog.selected),
+        window_ends=None if window_ends is None else tables.put(window_ends),
+        labels=None if rows is None else tables.put(rows.reshape(len(rows), -1).view(np.uint8)),
         n_items=len(catalog),
         dtype=dtype.number,
     )
 
 
-def put(device: Device, array: npt.NDArray[Any]) -> torch.Tensor:
-    """The same numbers on the device, there when this returns."""
-    dense = torch.from_numpy(np.ascontiguousarray(array))
-    flat = dense.reshape(-1).view(torch.uint8)
-    stream, slab = device.stream(), device.host_memory(len(flat))
-    memory = device.memory(len(flat), stream=stream)
-    slab.copy_(flat)
-    stream.copy(memory, slab)
-    stream.record().synchronize()
-    return memory.view(dense.dtype).view(dense.shape)
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What all batches of `n` windows of one shape have in common.
+
+    `places` says where columns other than x begin in their memory, and the bytes of a row;
+    `shapes` are those of the tensors.
+    """
+
+    n: int
+    window: tuple[int, ...]
+    layout: BatchLayout
+    shapes: list[list[int]]
+    places: dict[str, tuple[int, int]]
+    x_nbytes: int
+    drawn_nbytes: int
+    useful_nbytes: int
 
 
 class ResidentFlight:
@@ -109,7 +152,7 @@ class ResidentFlight:
         self._resident = resident
         self._epoch = epoch
         self._shares = shares
-        geometry, device = resident.geometry, resident.device
+        geometry, put = resident.geometry, resident.tables.put
         self._drawing = Drawing(
             kind=geometry.kind,
             size=geometry.size,
@@ -117,14 +160,15 @@ class ResidentFlight:
             per_item=geometry.per_item or 1,
             key=epoch.key,
             shuffled=epoch.shuffled,
-            listed=None if listed is None else put(device, listed.items),
-            listed_crop=None if listed is None else put(device, listed.crops.view(np.int32)),
+            listed=None if listed is None else put(listed.items),
+            listed_crop=None if listed is None else put(listed.crops.view(np.int32)),
             n_samples=shares.n_samples,
             first=shares.first,
             rank=shares.rank,
             world=shares.world,
         )
         self._batch = 0
+        self._shapes: dict[tuple[int, tuple[int, ...]], _Shape] = {}
         self._pid = os.getpid()
         self._closed = False
         self._stage_s = 0.0
@@ -145,44 +189,71 @@ class ResidentFlight:
 
     def _make(self, begin: int, n: int) -> list[torch.Tensor]:
         r = self._resident
-        needs_items = not r.geometry.is_uniform or any(c.on_host for c in r.layout.columns)
-        items = self._epoch.samples(r.windows, begin, begin + n)[0] if needs_items else None
-        window = r.window_of(0 if items is None else int(items[0]))
+        items = self._items(begin, n)
+        shape = self._shape(n, r.window_of(0 if items is None else int(items[0])))
         stream = r.device.current_stream()
-        layout = lay_out(r.layout.columns, batch_size=n, window_elements=int(np.prod(window)))
-        memory = r.device.memory(layout.nbytes, stream=stream)
-        columns = {
-            column.name: offset
-            for column, offset in zip(layout.columns, layout.offsets, strict=True)
-            if not column.on_host
-        }
+        others = r.device.memory(max(shape.layout.others_nbytes, 1), stream=stream)
+        x = r.device.memory(max(shape.x_nbytes, 1), stream=stream)
         if r.drawn == r.delivered:
-            self._draw(stream, memory, columns, window, begin, n)
-        else:
-            self._draw_and_cast(stream, memory, columns, window, begin, n)
-        shapes = [
-            [n, *(window if column.row_shape is None else column.row_shape)]
-            for column in layout.columns
-        ]
-        self._useful += n * int(np.prod(window)) * r.stored.nbytes
-        tensors = layout.tensors(memory, shapes)
-        for i, column in enumerate(layout.columns):
+            self._draw(stream, x, others, shape, begin)
+        else:  # in two launches, through memory that the same stream is given again
+            drawn = r.device.memory(max(shape.drawn_nbytes, 1), stream=stream)
+            self._draw(stream, drawn, others, shape, begin)
+            stream.launch(self._cast(drawn, x, shape.window, n))
+        self._useful += shape.useful_nbytes
+        tensors = shape.layout.tensors(others, x, shape.shapes)
+        for i, column in enumerate(shape.layout.columns):
             if column.on_host:
                 tensors[i] = torch.from_numpy(items)
         return tensors
+
+    def _items(self, begin: int, n: int) -> Ints | None:
+        """The items of a batch, where the host must know them."""
+        r = self._resident
+        if r.is_uniform and not any(column.on_host for column in r.layout.columns):
+            return None
+        return self._epoch.samples(r.windows, begin, begin + n)[0]
+
+    def _shape(self, n: int, window: tuple[int, ...]) -> _Shape:
+        """The same for all batches of so many windows of one shape."""
+        found = self._shapes.get((n, window))
+        if found is None:
+            r = self._resident
+            columns = r.layout.columns
+            elements = int(np.prod(window))
+            layout = lay_out(columns, batch_size=n, window_elements=elements)
+            rows = [window if c.row_shape is None else c.row_shape for c in columns]
+            places = {
+                c.name: (offset, row_major(row, c.dtype.nbytes)[1])
+                for c, offset, row in zip(columns, layout.offsets, rows, strict=True)
+                if c.name != "x" and not c.on_host
+            }
+            found = self._shapes[n, window] = _Shape(
+                n=n,
+                window=window,
+                layout=layout,
+                shapes=[[n, *row] for row in rows],
+                places=places,
+                x_nbytes=n * elements * r.delivered.nbytes,
+                drawn_nbytes=n * elements * r.drawn.nbytes,
+                useful_nbytes=n * elements * r.stored.nbytes,
+            )
+        return found
 
     def _warm_up(self) -> None:
         """Nothing is compiled once batches are made: the caller may capture CUDA graphs then."""
         r = self._resident
         window = r.window_of(0)
         nothing = torch.empty(0, dtype=torch.uint8)
-        r.device.prepare(self._crops(nothing, {"x": 0}, window, 0, 1))
+        r.device.prepare(self._crops(nothing, 0, nothing, {}, window, 0, 1))
         if r.drawn != r.delivered:
-            r.device.prepare(self._cast(nothing, nothing, 0, window, 1))
+            r.device.prepare(self._cast(nothing, nothing, window, 1))
 
     def _crops(
         self,
-        memory: torch.Tensor,
+        x: torch.Tensor,
+        x_offset: int,
+        others: torch.Tensor,
         columns: dict[str, int],
         window: tuple[int, ...],
         begin: int,
@@ -192,7 +263,9 @@ class ResidentFlight:
         return Crops(
             held=r.held,
             drawing=self._drawing,
-            batch=memory,
+            x=x,
+            x_offset=x_offset,
+            others=others,
             columns=columns,
             to_dtype=r.drawn.number,
             shape=window,
@@ -201,71 +274,37 @@ class ResidentFlight:
             n=n,
         )
 
-    def _cast(
-        self, drawn: torch.Tensor, memory: torch.Tensor, at: int, window: tuple[int, ...], n: int
-    ) -> Place:
-        """x of a batch, from what was drawn; in both it begins at byte `at`."""
+    def _cast(self, drawn: torch.Tensor, x: torch.Tensor, window: tuple[int, ...], n: int) -> Place:
+        """x of a batch, from what was drawn."""
         r = self._resident
         src_stride, src_nbytes = row_major(window, r.drawn.nbytes)
         dst_stride, dst_nbytes = row_major(window, r.delivered.nbytes)
         return Place(
             drawn,
-            memory,
+            x,
             r.drawn.number,
             r.delivered.number,
             window,
             src_stride,
             dst_stride,
-            at,
-            at,
             n_pieces=n,
             src_step=src_nbytes,
             dst_step=dst_nbytes,
         )
 
     def _draw(
-        self,
-        stream: Stream,
-        memory: torch.Tensor,
-        columns: dict[str, int],
-        window: tuple[int, ...],
-        begin: int,
-        n: int,
+        self, stream: Stream, x: torch.Tensor, others: torch.Tensor, shape: _Shape, begin: int
     ) -> None:
         r = self._resident
-        row_nbytes = {
-            column.name: row_major(
-                window if column.row_shape is None else column.row_shape,
-                r.drawn.nbytes if column.name == "x" else column.dtype.nbytes,
-            )[1]
-            for column in r.layout.columns
-        }
-        for skip in range(0, n, MAX_PIECES):
-            shifted = {name: at + skip * row_nbytes[name] for name, at in columns.items()}
-            some = min(n - skip, MAX_PIECES)
-            stream.launch(self._crops(memory, shifted, window, begin + skip, some))
+        row_nbytes = shape.drawn_nbytes // max(shape.n, 1)
+        for skip in range(0, shape.n, MAX_PIECES):
+            columns = {name: at + skip * nbytes for name, (at, nbytes) in shape.places.items()}
+            some = min(shape.n - skip, MAX_PIECES)
+            at = skip * row_nbytes
+            stream.launch(self._crops(x, at, others, columns, shape.window, begin + skip, some))
         for tensor in (*r.held.tensors, self._drawing.listed, self._drawing.listed_crop):
             if tensor is not None:  # the loader may be dropped while the launch still reads it
                 r.device.hand_over(tensor, stream)
-
-    def _draw_and_cast(
-        self,
-        stream: Stream,
-        memory: torch.Tensor,
-        columns: dict[str, int],
-        window: tuple[int, ...],
-        begin: int,
-        n: int,
-    ) -> None:
-        """In two launches, through memory that the same stream is given again."""
-        r = self._resident
-        at = columns["x"]
-        nbytes = at + n * row_major(window, r.drawn.nbytes)[1]
-        drawn = r.device.memory(max(nbytes, 1), stream=stream)
-        self._draw(stream, drawn, columns, window, begin, n)
-        if at:
-            stream.copy(memory[:at], drawn[:at])
-        stream.launch(self._cast(drawn, memory, at, window, n))
 
     def close(self) -> None:
         self._closed = True

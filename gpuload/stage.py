@@ -5,6 +5,7 @@ On a host device there is nothing to take anywhere, and the ring is not used.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -39,15 +40,18 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A batch on its way: its memory may be read after `ready`, its slab refilled after
-    `copied`."""
+    `copied`. `others` is of all columns but x."""
 
-    memory: torch.Tensor
+    others: torch.Tensor
+    x: torch.Tensor
     ready: Event
     copied: Event
 
 
 class DirectReader(Protocol):
-    """Reads files straight into device memory (readers/gds.py)."""
+    """Reads files straight into device memory (readers/gds.py). `notes` are for people."""
+
+    notes: list[str]
 
     def register(self, memory: torch.Tensor) -> None:
         """Tell the driver of memory that will be read into again and again."""
@@ -58,6 +62,20 @@ class DirectReader(Protocol):
         """Read rows of (file, offset, nbytes, byte of `memory`); all is there on return."""
 
     def close(self) -> None: ...
+
+
+# Rings and held arrays. In a forked child torch cannot free memory that other streams have used: it
+# ends the process. So a child keeps them for ever.
+_live: weakref.WeakSet[object] = weakref.WeakSet()
+_kept: list[object] = []
+
+
+def keep_after_fork(owner: object) -> None:
+    """Never free what `owner` holds in a child that is forked while it lives."""
+    _live.add(owner)
+
+
+os.register_at_fork(after_in_child=lambda: _kept.extend(_live))
 
 
 class Ring:
@@ -86,6 +104,7 @@ class Ring:
         self._n_slots = n_slots
         self._direct = direct
         self._next = 0
+        keep_after_fork(self)
         self._asked: deque[Event] = deque()  # where the consumer's stream was at each hand-out
         if route.is_copy:
             return
@@ -120,22 +139,31 @@ class Ring:
         self._keep_back()
         route = self._route
         if route.is_copy:
-            nbytes = route.batch_nbytes(n, window)
-            memory = self.device.memory(nbytes, stream=self.copies)
-            self.copies.copy(memory, slab[:nbytes])
+            others, x = self._memory(n, window, self.copies)
+            if len(others):
+                self.copies.copy(others, slab[: len(others)])
+            nbytes = route.x_nbytes(n, window)
+            self.copies.copy(x[:nbytes], slab[len(others) : len(others) + nbytes])
             copied = self.copies.record()
-            return Staged(memory, ready=copied, copied=copied)
+            return Staged(others, x, ready=copied, copied=copied)
         slot = self.slots[self._next]
         self._next = (self._next + 1) % len(self.slots)
         copied = self._to_staging(slot, slab, n if n_rows is None else n_rows, window)
         self.kernels.wait(copied)
-        memory = self.device.memory(route.batch_nbytes(n, window), stream=self.kernels)
-        other = route.batch.offset("x")  # bytes of the other columns
-        if other:
-            self.kernels.copy(memory[:other], slot.staging[:other])
-        self.kernels.launch(route.operation(slot.staging, memory, n, window))
+        others, x = self._memory(n, window, self.kernels)
+        if len(others):
+            self.kernels.copy(others, slot.staging[: len(others)])
+        self.kernels.launch(route.operation(slot.staging, x, n, window))
         slot.consumed = self.kernels.record()
-        return Staged(memory, ready=slot.consumed, copied=copied)
+        return Staged(others, x, ready=slot.consumed, copied=copied)
+
+    def _memory(
+        self, n: int, window: Sequence[int], stream: Stream
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fresh memory of a batch: of x, and of all other columns before it."""
+        nbytes = self._route.batch.others_nbytes
+        x = self.device.memory(max(self._route.x_nbytes(n, window), 1), stream=stream)
+        return (self.device.memory(nbytes, stream=stream) if nbytes else x[:0]), x
 
     def _keep_back(self) -> None:
         """Do not run ahead of the consumer's work on the device."""
@@ -158,14 +186,16 @@ class Ring:
         self.copies.copy(slot.staging[:nbytes], slab[:nbytes])
         return self.copies.record()
 
-    def hand_out(self, staged: Staged) -> torch.Tensor:
+    def hand_out(self, staged: Staged) -> tuple[torch.Tensor, torch.Tensor]:
         """Make the caller's current stream wait for a batch, and give its memory to the caller for
-        good."""
+        good: that of all columns but x, and that of x."""
         stream = self.device.current_stream()
         self._asked.append(stream.record())
         stream.wait(staged.ready)
-        self.device.hand_over(staged.memory, stream)
-        return staged.memory
+        for memory in (staged.others, staged.x):
+            if len(memory):
+                self.device.hand_over(memory, stream)
+        return staged.others, staged.x
 
 
 def _deregister(direct: DirectReader, stagings: Sequence[torch.Tensor]) -> None:

@@ -49,6 +49,7 @@ class Says:
     current: int = 0  # the device of a thread that has set none
     runtime_version: int = 13020
     driver_version: int = 13020
+    capability: tuple[int, int] = (9, 0)
     has_from_external: bool = True
     free_nbytes: int = 1 << 40
     at_import: Exception | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cuda_standin import CudaStandIn, Stream
 
-RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+GLOBAL, RELAXED = 0, 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class CUDARuntimeError(RuntimeError):
@@ -116,6 +116,10 @@ class Nvrtc:
             raise self._standin.says.at_nvrtc
         return 13, 5
 
+    def getSupportedArchs(self) -> list[int]:  # noqa: N802
+        self.getVersion()
+        return [75, 80, 86, 89, 90, 100, 103, 110, 120, 121]
+
     def createProgram(self, src: str, name: str, headers: Any, include_names: Any) -> int:  # noqa: N802
         self._programs[len(self._programs) + 1] = src
         return len(self._programs)
@@ -158,6 +162,12 @@ class Driver:
         self._standin = standin
 
     def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:  # noqa: N802
-        if mode._obj.value == RELAXED:  # what ctypes.byref() refers to
-            self._standin.relaxed[threading.current_thread()] = self._standin.current_device
+        wanted = mode._obj  # what ctypes.byref() refers to; it gets the mode of before
+        thread, relaxed = threading.current_thread(), self._standin.relaxed
+        before = RELAXED if thread in relaxed else GLOBAL
+        if wanted.value == RELAXED:
+            relaxed[thread] = self._standin.current_device
+        else:
+            relaxed.pop(thread, None)
+        wanted.value = before
         return 0

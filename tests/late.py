@@ -200,11 +200,16 @@ class LateDevice:
         return owned(block.memory, drop)
 
     def host_block(self, memory: torch.Tensor) -> Block | None:
-        """The host memory that this is the beginning of, None for device memory."""
+        """The host memory that this is a part of, None for device memory."""
         address = memory.data_ptr()
-        return next((b for b in self.host_blocks if b.memory.ctypes.data == address), None)
+        for block in self.host_blocks:
+            begin = block.memory.ctypes.data
+            if begin <= address < begin + len(block.memory):
+                return block
+        return None
 
     def memory(self, nbytes: int, *, stream: LateStream) -> torch.Tensor:
+        assert nbytes > 0
         with self.lock:
             self.recycle()
             block = self._take(nbytes, stream)

@@ -75,6 +75,15 @@ REFUSALS = {
         "expected CuPy to find CUDA 13 as torch does, got RuntimeError: Failed to dlopen "
         'libnvrtc.so.12: libnvrtc.so.12: cannot open; pip install "gpuload[cuda13]"',
     ),
+    "the GPU is too old": (
+        {"capability": (6, 1)},
+        "expected a GPU of compute capability 7.5 or newer, got 6.1",
+    ),
+    "the GPU is newer than CuPy": (
+        {"capability": (15, 0)},
+        "expected CuPy's compiler to know compute capability 15.0, it knows up to 12.1; pip "
+        'install "gpuload[cuda13]" --upgrade',
+    ),
     "NVRTC is not there at all": (
         {"at_nvrtc": NO_LIBRARY},
         "expected CuPy to find CUDA 13 as torch does, got FileNotFoundError: [Errno 2] "
@@ -210,7 +219,7 @@ def test_a_loader_goes_on_after_a_device_that_was_full(machine, source):
 
 def test_arrays_that_do_not_fit_are_refused_before_any_is_read(machine, source):
     made = machine(free_nbytes=300)
-    match = r"^cache: expected 0\.00 GB of arrays to fit on cuda:0, got 0\.00 GB free; select"
+    match = r"^cache: expected 0\.0 MB of arrays to fit on cuda:0, got 0\.0 MB free; select"
     with pytest.raises(ValueError, match=match):
         gl.DataLoader(source, 2, device="cuda", cache="device")
     assert made.threads == set()

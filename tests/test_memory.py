@@ -48,33 +48,42 @@ def test_batches_that_are_held_stay_as_they_are(rows, io):
     assert len(set(pointers)) == len(pointers)
 
 
-# Ways to keep a batch: what is kept -> the values that it must go on to show for batch i.
+# Ways to keep a batch: which of its tensors, and what is kept of it.
 KEPT = {
-    "x": lambda batch: batch.x,
-    "y alone": lambda batch: batch.y,
-    "a slice": lambda batch: batch.x[3, 1:2],
-    "a view of another shape": lambda batch: batch.x.view(-1)[-5:],
-    "a transposed view": lambda batch: batch.x.transpose(0, 2)[0, 0],
-    "a NumPy view": lambda batch: batch.x.numpy(),
-    "a NumPy view of a slice": lambda batch: batch.x[1].numpy()[2:3],
-    "another type's view": lambda batch: batch.y.view(torch.int32),
-    "a storage": lambda batch: batch.y.untyped_storage(),
-    "the batch": lambda batch: batch,
-    "an iterator over x": lambda batch: iter(batch.x),
+    "x": ("x", lambda batch: batch.x),
+    "y alone": ("y", lambda batch: batch.y),
+    "a slice": ("x", lambda batch: batch.x[3, 1:2]),
+    "a view of another shape": ("x", lambda batch: batch.x.view(-1)[-5:]),
+    "a transposed view": ("x", lambda batch: batch.x.transpose(0, 2)[0, 0]),
+    "a NumPy view": ("x", lambda batch: batch.x.numpy()),
+    "a NumPy view of a slice": ("x", lambda batch: batch.x[1].numpy()[2:3]),
+    "another type's view": ("y", lambda batch: batch.y.view(torch.int32)),
+    "a storage": ("y", lambda batch: batch.y.untyped_storage()),
+    "the batch": ("x", lambda batch: batch),
+    "an iterator over x": ("x", lambda batch: iter(batch.x)),
 }
 
 
-@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
-def test_any_share_in_a_batch_keeps_its_memory(rows, keep):
+def test_keeping_labels_does_not_keep_the_windows(rows):
+    with gl.DataLoader(rows, 8, threads=2) as loader:
+        labels = [y for _ in range(3) for _, y in loader]
+        assert loader.stats().batch_blocks <= loader.memory().blocks + 1
+        n = len(loader)
+        for i, y in enumerate(labels):
+            assert y.tolist() == list(range(8 * (i % n), 8 * (i % n) + len(y)))
+
+
+@pytest.mark.parametrize(("of", "keep"), KEPT.values(), ids=KEPT)
+def test_any_share_in_a_batch_keeps_its_memory(rows, of, keep):
     with gl.DataLoader(rows, 8, threads=2) as loader:
         kept = begin = content = None
         for i, batch in enumerate(loader):
             if i == 5:
-                kept, begin = keep(batch), batch.x.data_ptr()
+                kept, begin = keep(batch), getattr(batch, of).data_ptr()
                 content = batch.x.clone(), batch.y.clone()
             elif kept is not None:
-                assert batch.x.data_ptr() != begin
-        assert begin not in {batch.x.data_ptr() for batch in loader}
+                assert getattr(batch, of).data_ptr() != begin
+        assert begin not in {getattr(batch, of).data_ptr() for batch in loader}
         x, y = content
         assert x[:, 0, 0].tolist() == y.tolist() == list(range(40, 48))
         del kept, batch

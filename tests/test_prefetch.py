@@ -251,6 +251,30 @@ def test_a_wrong_argument_is_named_in_one_line(arguments, error, match):
         gl.prefetch(*arguments)
 
 
+REFUSED = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "on another device": lambda: torch.empty(3, device="meta"),
+    "packed": lambda: torch.nn.utils.rnn.pack_sequence([torch.ones(3)]),
+}
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+@pytest.mark.filterwarnings("ignore")  # torch's own, about quantized tensors
+def test_tensors_that_are_not_bytes_in_a_row_are_refused(make):
+    with pytest.raises(TypeError, match=r"prefetch: expected (dense )?tensors"):
+        list(gl.prefetch([{"mask": make()}], EagerDevice()))
+
+
+def test_kinds_of_dicts_stay_what_they_are():
+    given = collections.defaultdict(list, a=torch.ones(2))
+    (got,) = gl.prefetch([given], EagerDevice())
+    assert type(got) is collections.defaultdict
+    assert got["b"] == []
+    assert torch.equal(got["a"], given["a"])
+    assert gl.prefetch(iter([]), EagerDevice())
+
+
 def test_a_length_that_is_not_there_is_named():
     with pytest.raises(TypeError, match="prefetch: expected a length, generator has none"):
         len(gl.prefetch((x for x in []), "cpu"))

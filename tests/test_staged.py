@@ -191,8 +191,9 @@ def test_a_transfer_that_fails_surfaces_at_its_batch(files, make_device, monkeyp
     assert threads_named("gpuload") == []
 
 
-# Of the fourth batch: the loader asks for memory of two slots first, and copies twice per batch.
-@pytest.mark.parametrize(("name", "nth"), [("copy", 6), ("launch", 3), ("memory", 5)])
+# Of the fourth batch: the loader asks for memory of two slots first, then twice per batch, and
+# copies twice per batch.
+@pytest.mark.parametrize(("name", "nth"), [("copy", 6), ("launch", 3), ("memory", 8)])
 def test_what_fails_in_the_middle_of_a_transfer_drops_no_slab_too_soon(
     files, monkeypatch, name, nth
 ):

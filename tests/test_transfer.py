@@ -70,11 +70,21 @@ def test_where_windows_are_cut_out(window, io, want):
     assert transfer.reason
 
 
-def test_what_may_be_read_into_the_device_is():
-    assert plan_transfer(WHOLE, READS, direct=None).delivery == "listed"
-    cannot = plan_transfer(replace(WHOLE, can_ship=False), READS, direct=None)
-    assert cannot.delivery == "placed"
-    assert "more axes" in cannot.not_direct
+WIDE = replace(CROP, span_nbytes=60 << 20, reads=32, read_nbytes=32 * 4096)
+DIRECT = {
+    "whole arrays on a cold disk are read into the device": (WHOLE, COLD, False, "listed", ""),
+    "those in the page cache are not": (WHOLE, READS, False, "placed", "page cache"),
+    "nor where the host reads far less": (WIDE, COLD, False, "placed", "and 131072 do"),
+    "unless that is asked for": (WIDE, READS, True, "listed", ""),
+    "and possible": (replace(WHOLE, can_ship=False), COLD, True, "placed", "more axes"),
+}
+
+
+@pytest.mark.parametrize(("window", "io", "insists", "want", "why"), DIRECT.values(), ids=DIRECT)
+def test_what_is_read_into_the_device(window, io, insists, want, why):
+    transfer = plan_transfer(window, io, direct=None, insists=insists)
+    assert transfer.delivery == want
+    assert why in transfer.not_direct
 
 
 COLUMNS = [
@@ -95,13 +105,13 @@ def test_a_route_without_a_cast_is_a_copy():
     route = route_placed(COLUMNS, crossing=DTYPES["float32"], batch_size=3, window_elements=10)
     assert route.is_copy
     assert not route.has_table
-    assert route.slab_nbytes(2, (5, 2)) == route.batch_nbytes(2, (5, 2)) == 128 + 80
+    assert (route.slab_nbytes(2, (5, 2)), route.x_nbytes(2, (5, 2))) == (128 + 80, 80)
 
 
 def test_a_route_with_a_cast_places():
     route = route_placed(COLUMNS, crossing=DTYPES["uint8"], batch_size=3, window_elements=10)
     assert not route.is_copy
-    assert (route.slab_nbytes(3, (10,)), route.batch_nbytes(3, (10,))) == (158, 248)
+    assert (route.slab_nbytes(3, (10,)), route.x_nbytes(3, (10,))) == (158, 120)
 
 
 @pytest.mark.parametrize("is_listed", [False, True])

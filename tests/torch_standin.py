@@ -60,7 +60,7 @@ class TorchCuda:
 
     def get_device_capability(self, index: int) -> tuple[int, int]:
         self.init()
-        return 9, 0
+        return self._standin.says.capability
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
         return self._standin.says.free_nbytes, 1 << 40

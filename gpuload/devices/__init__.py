@@ -202,14 +202,17 @@ class Crops:
     """Draw `n` windows of held arrays into a batch, from position `begin` of the rank's samples.
 
     Attributes:
-        batch: uint8, on the device. `columns` says where x, y, index, crop, start and valid begin
-            in it, in bytes; those that are not wanted are left out.
+        x: uint8, on the device, filled from byte `x_offset`.
+        others: uint8, on the device. `columns` says where y, index, crop, start and valid begin in
+            it, in bytes; those that are not wanted are left out.
         shape: of a window; `src_stride` are the bytes between its elements in the first array.
     """
 
     held: Held
     drawing: Drawing
-    batch: torch.Tensor
+    x: torch.Tensor
+    x_offset: int
+    others: torch.Tensor
     columns: dict[str, int]
     to_dtype: int
     shape: tuple[int, ...]

@@ -106,7 +106,7 @@ def pack_crops(operation: Crops) -> Launch:
     group = _place_group(box, from_dtype, to_dtype)
     place = PlaceParams(
         src=held.memory.data_ptr(),
-        dst=o.batch.data_ptr() + o.columns["x"],
+        dst=o.x.data_ptr() + o.x_offset,
         n_pieces=o.n,
         dst_step=nbytes,
         shape=Axes(*box.shape),
@@ -120,7 +120,7 @@ def pack_crops(operation: Crops) -> Launch:
     )
     names = {"label": "y", "index": "index", "crop": "crop", "start": "start", "valid": "valid"}
     columns = {
-        field: o.batch.data_ptr() + o.columns[name]
+        field: o.others.data_ptr() + o.columns[name]
         for field, name in names.items()
         if name in o.columns
     }

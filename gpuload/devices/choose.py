@@ -28,7 +28,7 @@ def choose(device: object) -> tuple[Device, str]:
     if device == "auto":
         problem = why_not(_current())
         return (CudaDevice(_current()), "") if problem is None else (CpuDevice(), problem)
-    if device == "cpu":
+    if device in ("cpu", "cpu:0"):
         return CpuDevice(), ""
     named = re.fullmatch(r"cuda(?::(\d+))?", device)
     if named is None:

@@ -26,6 +26,7 @@ _PAGE = 4096
 _TOUCH_THREADS = 16  # first touch takes 0.3-0.8 s per GiB on one thread
 _HOST_REGISTER_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 _CAPTURE_MODE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_OLDEST = (7, 5)  # what the kernels are compiled for in tests
 
 
 def why_not(index: int = 0) -> str | None:
@@ -50,10 +51,20 @@ def why_not(index: int = 0) -> str | None:
     n = torch.cuda.device_count()
     if not 0 <= index < n:
         return f"expected a CUDA device of [0, {n}), got {index}; see CUDA_VISIBLE_DEVICES"
-    return _why_not_cupy(torch.version.cuda.split(".")[0])
+    capability = torch.cuda.get_device_capability(index)
+    if capability < _OLDEST:
+        return (
+            f"expected a GPU of compute capability {_dotted(_OLDEST)} or newer, got "
+            f"{_dotted(capability)}"
+        )
+    return _why_not_cupy(torch.version.cuda.split(".")[0], capability)
 
 
-def _why_not_cupy(major: str) -> str | None:
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _why_not_cupy(major: str, capability: tuple[int, int]) -> str | None:
     remedy = f'pip install "gpuload[cuda{major}]"'
     try:
         import cupy
@@ -73,7 +84,12 @@ def _why_not_cupy(major: str) -> str | None:
                 f"expected a driver for CUDA {built} as CuPy is built for, got one for CUDA "
                 f"{driver}; {remedy}, or update the driver"
             )
-        cupy.cuda.nvrtc.getVersion()
+        known = cupy.cuda.nvrtc.getSupportedArchs()
+        if 10 * capability[0] + capability[1] not in known:
+            return (
+                f"expected CuPy's compiler to know compute capability {_dotted(capability)}, it "
+                f"knows up to {max(known) / 10:.1f}; {remedy} --upgrade"
+            )
     except Exception as error:
         return (
             f"expected CuPy to find CUDA {major} as torch does, got {_first_line(error)}; {remedy}"
@@ -180,8 +196,7 @@ class CudaDevice:
         """Let this thread wait for events while another one captures a CUDA graph: by default that
         would end the capture (cuThreadExchangeStreamCaptureMode, CUDA driver API)."""
         torch.cuda.set_device(self.torch)
-        mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
-        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        _exchange_capture_mode(_CAPTURE_MODE_RELAXED)
 
     # ---- Kernels
 
@@ -240,7 +255,7 @@ class CudaDevice:
                 "(ulimit -l, the container's)"
             ) from error
         # Unpinned before `base` is freed: the callback holds it.
-        unpin = weakref.finalize(aligned, _unregister, self.cupy, address, base, os.getpid())
+        unpin = weakref.finalize(aligned, _unregister, self, address, base, os.getpid())
         unpin.atexit = False
         return torch.from_numpy(aligned)
 
@@ -253,9 +268,22 @@ class CudaDevice:
         return frozenset() if node is None else frozenset(system.cores_listed(cores.get(node, "")))
 
 
-def _unregister(cupy: Any, address: int, base: np.ndarray[Any, Any], pid: int) -> None:
-    if os.getpid() == pid:  # in a forked child nothing is pinned, and the driver is no use
-        cupy.cuda.runtime.hostUnregister(address)
+def _unregister(device: CudaDevice, address: int, base: np.ndarray[Any, Any], pid: int) -> None:
+    if os.getpid() != pid:  # in a forked child nothing is pinned, and the driver is no use
+        return
+    before = _exchange_capture_mode(
+        _CAPTURE_MODE_RELAXED
+    )  # any thread may be the one that collects
+    with torch.cuda.device(device.index):
+        device.cupy.cuda.runtime.hostUnregister(address)
+    _exchange_capture_mode(before)
+
+
+def _exchange_capture_mode(mode: int) -> int:
+    """Set how this thread goes with captures of others; what it was before."""
+    exchanged = ctypes.c_int(mode)
+    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(exchanged))
+    return exchanged.value
 
 
 def first_touch(address: int, nbytes: int, *, cores: frozenset[int]) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuload import system
 from gpuload.dtypes import DTYPES
 
 # In the order in which they include each other.
@@ -214,12 +215,14 @@ def compiled(nvrtc: Any, kernel: Kernel, architecture: int) -> Path:
     """
     text = repr((source([kernel]), options(architecture), nvrtc.getVersion()))
     path = cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
-    if path.exists():
+    if path.exists() and path.stat().st_size > 0:
         return path
     cubin, _ = compile_program(nvrtc, [kernel], architecture)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
             file.write(cubin)
+            file.flush()
+            os.fsync(file.fileno())  # a machine that stops now leaves no empty file behind
             file.close()
             os.replace(file.name, path)
         except OSError:
@@ -233,7 +236,7 @@ def cache_folder() -> Path:
     """A folder of this user's for compiled kernels, on a local disk where that can be told.
 
     $GPULOAD_KERNEL_CACHE_DIR, else $XDG_CACHE_HOME/gpuload/kernels; a folder for this process where
-    neither can be written.
+    that cannot be written, or lies on a network file system and was not named.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     named = os.environ.get("GPULOAD_KERNEL_CACHE_DIR")
@@ -241,8 +244,10 @@ def cache_folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            if named or not system.is_network(system.file_system(str(folder))):
+                return folder
     except OSError:
-        own = tempfile.mkdtemp(prefix="gpuload-kernels-")
-        atexit.register(shutil.rmtree, own, ignore_errors=True)
-        return Path(own)
+        pass
+    own = tempfile.mkdtemp(prefix="gpuload-kernels-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)

@@ -337,6 +337,7 @@ struct PyRun {
     std::shared_ptr<Run> run;
     std::vector<Output> outputs;
     std::shared_ptr<BatchMemory> others;  // of all columns but x: keeping labels does not keep windows
+    std::size_t others_nbytes = 0;        // they lie before x
 
     // Wait without the GIL; Ctrl-C gets through.
     Filled wait() {
@@ -377,7 +378,7 @@ struct PyRun {
                 filled.block->drop_reference();
                 throw;
             }
-            std::memcpy(own->data, filled.block->data, others->nbytes());
+            std::memcpy(own->data, filled.block->data, others_nbytes);
             own->references.store(static_cast<int>(outputs.size()) - static_cast<int>(n_windows), std::memory_order_relaxed);
         }
         filled.block->references.store(static_cast<int>(n_windows), std::memory_order_relaxed);
@@ -445,12 +446,11 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
     for (const auto &[offset, dtype, row_shape] : outputs)
         run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
     check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0, options);
-    std::size_t others_nbytes = 0;  // columns other than x lie before it
     for (const Output &output : run->outputs) {
-        expect(output.is_window ? output.offset == columns[0] : output.offset < columns[0], "run: expected x behind all other outputs");
-        if (!output.is_window) others_nbytes = static_cast<std::size_t>(columns[0]);
+        expect(output.is_window ? output.offset == columns[0] : output.offset <= columns[0], "run: expected x behind all other outputs");
+        if (!output.is_window) run->others_nbytes = static_cast<std::size_t>(columns[0]);
     }
-    run->others = std::make_shared<BatchMemory>(others_nbytes, static_cast<std::size_t>(depth) + 1);
+    run->others = std::make_shared<BatchMemory>(std::max<std::size_t>(run->others_nbytes, 1), static_cast<std::size_t>(depth) + 1);
     run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
                                epoch.order, epoch.key, std::move(memory),
                                Columns{columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6],

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -28,10 +29,16 @@ def section(command: str) -> str:
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Start `python -m gpuload ...`, its temporary files below tmp_path/tmp; end it if need be."""
-    (tmp_path / "tmp").mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "COLUMNS": "80"}
+def temporary():
+    """A folder with a short name: sockets in it may have paths of 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="gl-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def start(tmp_path, temporary):
+    """Start `python -m gpuload ...`, its temporary files below `temporary`; end it if need be."""
+    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "80"}
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "torch")  # torch's own, never removed
     running = []
 
@@ -106,7 +113,7 @@ def test_a_folder_in_use_is_not_written_to(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_the_demo_runs_and_leaves_only_what_it_was_told_to_keep(start, tmp_path):
+def test_the_demo_runs_and_leaves_only_what_it_was_told_to_keep(start, tmp_path, temporary):
     process = start("demo", "--quick", "--keep", "kept")
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
@@ -117,17 +124,17 @@ def test_the_demo_runs_and_leaves_only_what_it_was_told_to_keep(start, tmp_path)
         assert re.search(rf"^{loader} +[\d,]+ +[\d.,]+ MB ", output, re.M)
     assert "\x1b" not in output  # no colours and no bar in a log
     assert len(gpuload.open(tmp_path / "kept" / "train")) == 12 * 8
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=str)
-def test_an_interrupted_demo_leaves_nothing_behind(start, tmp_path, number):
+def test_an_interrupted_demo_leaves_nothing_behind(start, temporary, number):
     process = start("demo", "--quick", "--epochs", "1000")
     for line in process.stdout:
         if line.strip().startswith("2/1000"):
             break
-    assert list((tmp_path / "tmp").iterdir()) != []
+    assert list(temporary.iterdir()) != []
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == (1 if number == signal.SIGINT else 128 + number)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list(temporary.iterdir()) == []

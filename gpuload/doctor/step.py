@@ -40,7 +40,7 @@ class Steps:
                 errors.append(error)
 
         # A daemon, since a thread that waits for a dead server cannot be ended and is not joined.
-        thread = threading.Thread(target=work_and_keep, name=f"gpuload: {step}", daemon=True)
+        thread = threading.Thread(target=work_and_keep, name=f"doctor: {step}", daemon=True)
         thread.start()
         thread.join(limit_s)
         if errors:

@@ -52,7 +52,7 @@ def main(batch_size: int, seconds: float) -> dict[str, dict[str, float]]:
         return results
     source = gl.open(data.crop2d().one_file, sample_axis=0, labels=np.zeros(data.MATRICES, int))
     crop = gl.RandomCrop(1, per_array=data.PER_ARRAY)
-    loader = GpuloadPeer(source, batch_size, crop, "auto")
+    loader = GpuloadPeer(source, batch_size, crop)
     results["gpuload"] = _per_batch(loader.batches(), seconds)
     loader.close()
     return results

@@ -66,9 +66,11 @@ class Files {
     // `sizes` are the bytes of each file when it was scanned; a file of another size is an error when it is
     // opened. At most `max_descriptors` stay open and at most `max_maps` files stay mapped, by all objects of this
     // class together: both are limits of the process.
-    Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps);
-    // One file that is memory.
-    explicit Files(std::shared_ptr<const Resident> memory);
+    //
+    // `memory` has an address for each file that is memory and no file, nullptr for the others; it may be empty. `owner`
+    // keeps that memory.
+    Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps,
+          std::vector<const std::byte *> memory = {}, std::shared_ptr<const void> owner = nullptr);
     ~Files();
     Files(const Files &) = delete;
     Files &operator=(const Files &) = delete;
@@ -116,6 +118,7 @@ class Files {
     };
     class Lease;
 
+    bool is_memory(std::uint32_t file) const { return !memory_.empty() && memory_[file] != nullptr; }
     int open_checked(std::uint32_t file);
     int open_retrying(const std::string &path);
     bool close_one_idle();
@@ -124,7 +127,8 @@ class Files {
 
     Paths paths_;
     std::vector<std::int64_t> sizes_;
-    const std::shared_ptr<const Resident> memory_;  // of the one file that is memory
+    const std::vector<const std::byte *> memory_;
+    const std::shared_ptr<const void> owner_;
     const std::size_t max_descriptors_, max_maps_;
 
     mutable std::mutex descriptors_mutex_;

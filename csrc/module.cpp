@@ -61,11 +61,25 @@ Paths make_paths(const nb::bytes &bytes, const Array<std::int64_t, 1> &ends) {
     return {{bytes.c_str(), bytes.size()}, std::move(held)};
 }
 
+// A Python object that native code keeps alive, from whichever thread lets go of it.
+std::shared_ptr<const void> keep(nb::object object) {
+    if (object.is_none()) return nullptr;
+    return {object.release().ptr(), [](const void *kept) {
+                if (!Py_IsInitialized()) return;
+                const nb::gil_scoped_acquire acquire;
+                Py_DECREF(static_cast<PyObject *>(const_cast<void *>(kept)));
+            }};
+}
+
 std::shared_ptr<Files> make_files(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, const Array<std::int64_t, 1> &sizes,
-                                  std::size_t max_descriptors, std::size_t max_maps) {
+                                  std::size_t max_descriptors, std::size_t max_maps, const std::vector<std::uintptr_t> &memory,
+                                  nb::object owner) {
     expect(ends.size() == sizes.size(), "files: expected one size per path");
-    return std::make_shared<Files>(make_paths(paths, ends), to_vector(sizes), max_descriptors,
-                                   max_maps);
+    expect(memory.empty() || memory.size() == sizes.size(), "files: expected one address per path");
+    std::vector<const std::byte *> addresses;
+    for (const std::uintptr_t address : memory) addresses.push_back(reinterpret_cast<const std::byte *>(address));
+    return std::make_shared<Files>(make_paths(paths, ends), to_vector(sizes), max_descriptors, max_maps, std::move(addresses),
+                                   keep(std::move(owner)));
 }
 
 void read_requests(Files &files, const Array<std::int64_t, 2> &rows, std::uintptr_t address, std::int64_t nbytes, int n_threads) {
@@ -562,15 +576,15 @@ NB_MODULE(_native, m) {
     });
 
     nb::class_<Files>(m, "Files", "The files of a source: descriptors and maps within bounds.")
-        .def(nb::new_(&make_files), "paths"_a, "ends"_a, "sizes"_a, "max_descriptors"_a, "max_maps"_a)
+        .def(nb::new_(&make_files), "paths"_a, "ends"_a, "sizes"_a, "max_descriptors"_a, "max_maps"_a,
+             "memory"_a = std::vector<std::uintptr_t>{}, "owner"_a.none() = nb::none(),
+             "`memory` has an address for each file that is memory and no file, 0 for the others; `owner` keeps it.")
         .def("resident_share",
              [](Files &files, const std::vector<std::pair<std::uint32_t, std::int64_t>> &places) {
                  for (const auto &place : places) expect(place.first < files.size(), "files: no such file");
                  const nb::gil_scoped_release release;
                  return files.resident_share(places);
              }, "places"_a)
-        .def_static("of_memory", [](std::shared_ptr<Resident> memory) { return std::make_shared<Files>(std::move(memory)); },
-                    "memory"_a)
         .def("read_all", &read_requests, "requests"_a, "address"_a, "nbytes"_a, "n_threads"_a,
              "Read rows of (file, offset, nbytes, byte of the memory at `address`), which has `nbytes`.")
         .def_prop_ro("open_descriptors", &Files::open_descriptors)

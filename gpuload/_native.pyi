@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 class Files:
     """The files of a source: descriptors and maps within bounds."""
 
-    def __init__(self, paths: bytes, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], max_descriptors: int, max_maps: int) -> None: ...
+    def __init__(self, paths: bytes, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], max_descriptors: int, max_maps: int, memory: Sequence[int] = [], owner: object | None = None) -> None:
+        """
+        `memory` has an address for each file that is memory and no file, 0 for the others; `owner` keeps it.
+        """
 
     def resident_share(self, places: Sequence[tuple[int, int]]) -> float: ...
-
-    @staticmethod
-    def of_memory(memory: Resident) -> Files: ...
 
     def read_all(self, requests: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], address: int, nbytes: int, n_threads: int) -> None:
         """

@@ -48,6 +48,7 @@ def plan(catalog: Catalog) -> Plan:
         sizes=np.array([nbytes], np.int64),
         file=np.zeros(len(sizes), np.uint32),
         offset=begins,
+        contents=None,
     )
     return Plan(held, _requests(short.file, short.offset, sizes, begins), nbytes)
 

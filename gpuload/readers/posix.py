@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuload import _native, system
-from gpuload.catalog import Catalog
+from gpuload.catalog import Catalog, Paths
 from gpuload.dtypes import DTYPES, Dtype
 from gpuload.errors import ReadError
 from gpuload.plan import Facts, IoPlan
@@ -43,15 +43,14 @@ def open_files(catalog: Catalog) -> OpenFiles:
     """
     max_descriptors = max(4, min(system.descriptor_limit() // 4, 4096))
     max_maps = system.map_limit() // 2
-    files = _native.Files(
-        catalog.paths.blob, catalog.paths.ends, catalog.sizes, max_descriptors, max_maps
-    )
-    return OpenFiles(files, max_maps)
+    return OpenFiles(catalog.native_files(max_descriptors, max_maps), max_maps)
 
 
 def files_of_memory(memory: _native.Resident) -> OpenFiles:
     """Arrays that are held in memory of the process, as one file."""
-    return OpenFiles(_native.Files.of_memory(memory), max_maps=1)
+    paths, sizes = Paths.of(["memory"]), np.array([memory.nbytes], np.int64)
+    files = _native.Files(paths.blob, paths.ends, sizes, 1, 1, [memory.address], memory)
+    return OpenFiles(files, max_maps=1)
 
 
 def look_at(catalog: Catalog, files: OpenFiles) -> Facts:

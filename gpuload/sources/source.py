@@ -85,12 +85,7 @@ class Source:
     def _native_reader(self) -> _native.Reader:
         """A reader of this process; one made before a fork belongs to the parent."""
         if self._reader is None or self._reader[0] != os.getpid():
-            paths, ends, sizes = (
-                self.catalog.paths.blob,
-                self.catalog.paths.ends,
-                self.catalog.sizes,
-            )
-            files = _native.Files(paths, ends, sizes, 8, 0)
+            files = self.catalog.native_files(8, 0)
             number = self.catalog.layout.dtype.number
             reader = _native.Reader(
                 self.catalog.native(), files, number, False, 1e3, 4.0, 1 << 16, 1 << 24

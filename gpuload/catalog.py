@@ -201,9 +201,9 @@ class Catalog:
         """The table with only these items, in this order; repeats are allowed."""
         return replace(self, selected=items if self.selected is None else self.selected[items])
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, *more: str) -> str:
         """Sixteen hex digits of names, sizes, shapes and selection: the same after the data have
-        moved.
+        moved. `more` is taken in as well.
 
         Folders that all files share do not count, modification times neither.
         """
@@ -217,6 +217,7 @@ class Catalog:
         for column in (self.sizes, self.offset, self.shape, self.flags, self.selected):
             if column is not None:
                 digest.update(np.ascontiguousarray(column).tobytes())
+        digest.update("".join(more).encode())
         return digest.hexdigest()[:16]
 
     def native_files(self, max_descriptors: int, max_maps: int) -> _native.Files:

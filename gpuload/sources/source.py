@@ -6,6 +6,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,14 +19,33 @@ from gpuload.catalog import Catalog, Ints, Paths
 from gpuload.dtypes import DTYPES
 
 
+@dataclass(frozen=True)
+class Field:
+    """A named array of each item.
+
+    `axes` says, for each axis of its items, which axis of the first field's items it is; -1 for one
+    of its own. Windows, flips and sizes are given in axes of the first field.
+    """
+
+    name: str
+    catalog: Catalog
+    axes: tuple[int, ...]
+
+
+def first_field(catalog: Catalog, name: str = "x") -> Field:
+    """The field whose axes windows are given in."""
+    return Field(name, catalog, tuple(range(catalog.item_shape_of_array.shape[1])))
+
+
 class Source:
-    """Arrays on disk, described but not loaded: what `gpuload.open` returns.
+    """Arrays on disk or in memory, described but not loaded: what `gpuload.open` returns.
 
     A source is a map-style dataset: `len(source)` items, `source[i]` reads one whole item. It holds
     no open
     files, and pickles to about its table of paths and shapes.
 
     Attributes:
+        fields: the named arrays of each item, mostly one.
         labels: one row per item, or None.
         classes: names of the class folders in label order, or None.
         errors: one message per file that was left out (`on_error="skip"`).
@@ -33,17 +53,19 @@ class Source:
 
     def __init__(
         self,
-        catalog: Catalog,
+        fields: Catalog | Sequence[Field],
         *,
         labels: npt.NDArray[Any] | None = None,
         classes: list[str] | None = None,
         errors: Sequence[str] = (),
     ) -> None:
-        self.catalog = catalog
+        one = isinstance(fields, Catalog)
+        self.fields = (first_field(fields),) if one else tuple(fields)  # type: ignore[arg-type]
+        self.catalog = self.fields[0].catalog
         self.labels = labels
         self.classes = classes
         self.errors = list(errors)
-        self._reader: tuple[int, _native.Reader] | None = None
+        self._readers: tuple[int, list[_native.Reader]] | None = None
 
     @property
     def labels(self) -> npt.NDArray[Any] | None:
@@ -58,18 +80,21 @@ class Source:
         return len(self.catalog)
 
     def __getitem__(self, i: int) -> Any:
-        """Read item `i` whole: a CPU tensor that is the caller's, or (tensor, label) when there are
-        labels.
+        """Read item `i` whole: a CPU tensor that is the caller's; a tuple of one for each field and
+        the label where there are several of these.
 
         Raises:
             IndexError: `i` is not in [-len, len).
             ReadError: the file has changed or cannot be read.
         """
         item = self._item(i)
-        tensor = torch.utils.dlpack.from_dlpack(
-            self._native_reader().read(item, self.catalog.layout.dtype.number)
-        )
-        return tensor if self.labels is None else (tensor, label_tensor(self.labels[item]))
+        parts: list[Any] = [
+            torch.utils.dlpack.from_dlpack(reader.read(item, field.catalog.layout.dtype.number))
+            for reader, field in zip(self._native_readers(), self.fields, strict=True)
+        ]
+        if self.labels is not None:
+            parts.append(label_tensor(self.labels[item]))
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
     def _item(self, i: int) -> int:
         try:
@@ -82,36 +107,36 @@ class Source:
             raise IndexError(f"source: expected an index of [{-len(self)}, {len(self)}), got {i}")
         return i % len(self)
 
-    def _native_reader(self) -> _native.Reader:
-        """A reader of this process; one made before a fork belongs to the parent."""
-        if self._reader is None or self._reader[0] != os.getpid():
-            files = self.catalog.native_files(8, 0)
-            number = self.catalog.layout.dtype.number
-            reader = _native.Reader(
-                self.catalog.native(), files, number, False, 1e3, 4.0, 1 << 16, 1 << 24
-            )
-            self._reader = os.getpid(), reader
-        return self._reader[1]
+    def _native_readers(self) -> list[_native.Reader]:
+        """Readers of this process; those made before a fork belong to the parent."""
+        if self._readers is None or self._readers[0] != os.getpid():
+            self._readers = os.getpid(), [_whole_reader(field.catalog) for field in self.fields]
+        return self._readers[1]
 
     def __getstate__(self) -> dict[str, Any]:
         made_when_asked = ("shapes", "paths")  # as long as there are items
         kept = {name: value for name, value in vars(self).items() if name not in made_when_asked}
-        return kept | {"_reader": None}
+        return kept | {"_readers": None}
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type that is stored, in the machine's byte order."""
+        """The element type that is stored (in the first field), in the machine's byte order."""
         return self.catalog.layout.dtype.torch
+
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The element type that is stored in each field."""
+        return {field.name: field.catalog.layout.dtype.torch for field in self.fields}
 
     @cached_property
     def shapes(self) -> Ints:
-        """Shapes of the items, (n, ndim)."""
+        """Shapes of the items (of the first field), (n, ndim)."""
         items = np.arange(len(self), dtype=np.int64)
         return self.catalog.item_shape_of_array[self.catalog.array_of(items)]
 
     @cached_property
     def paths(self) -> Sequence[str]:
-        """The file of each item."""
+        """The file of each item (of the first field)."""
         catalog = self.catalog
         if catalog.selected is None and catalog.sample_axis is None:
             return catalog.paths
@@ -125,14 +150,7 @@ class Source:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of all items as stored, without headers and other members."""
-        catalog = self.catalog
-        elements = catalog.item_shape_of_array.prod(axis=1)
-        if catalog.selected is None:
-            total = (elements * np.diff(catalog.row_ends, prepend=0)).sum()
-        else:
-            items = np.arange(len(self), dtype=np.int64)
-            total = elements[catalog.array_of(items)].sum()
-        return int(total) * catalog.layout.dtype.nbytes
+        return sum(_nbytes(field.catalog) for field in self.fields)
 
     def select(self, indices: Sequence[int] | npt.ArrayLike) -> Source:
         """A source of only these items, in this order. A mask of one bool per item is taken as
@@ -157,7 +175,7 @@ class Source:
             )
         items = np.where(items < 0, items + len(self), items)
         return Source(
-            self.catalog.select(items),
+            [replace(field, catalog=field.catalog.select(items)) for field in self.fields],
             labels=None if self.labels is None else self.labels[items],
             classes=self.classes,
             errors=self.errors,
@@ -189,7 +207,10 @@ class Source:
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that are the same for the same data, wherever they lie."""
-        return self.catalog.fingerprint()
+        first, *others = self.fields
+        return first.catalog.fingerprint(
+            *(part for field in others for part in (field.name, field.catalog.fingerprint()))
+        )
 
     def summary(self) -> str:
         """A few lines for people: how much of what there is."""
@@ -204,6 +225,8 @@ class Source:
             f"{self.nbytes / 1e6:.1f} MB",
             f"shapes: {common}{more}",
         ]
+        for field in self.fields[1:]:
+            lines.append(f"{field.name}: {field.catalog.layout.dtype.name}")
         if self.classes is not None and self.labels is not None:
             per_class = Counter(self.labels.tolist())
             names = ", ".join(f"{name} ({per_class[i]})" for i, name in enumerate(self.classes))
@@ -214,6 +237,31 @@ class Source:
 
     def __repr__(self) -> str:
         return f"<gpuload.Source: {self.summary().splitlines()[0] if len(self) else 'no items'}>"
+
+
+def _whole_reader(catalog: Catalog) -> _native.Reader:
+    """Reads whole items, a few files at a time."""
+    return _native.Reader(
+        catalog.native(),
+        catalog.native_files(8, 0),
+        catalog.layout.dtype.number,
+        False,
+        1e3,
+        4.0,
+        1 << 16,
+        1 << 24,
+    )
+
+
+def _nbytes(catalog: Catalog) -> int:
+    """Bytes of all items as stored, without headers and other members."""
+    elements = catalog.item_shape_of_array.prod(axis=1)
+    if catalog.selected is None:
+        total = (elements * np.diff(catalog.row_ends, prepend=0)).sum()
+    else:
+        items = np.arange(len(catalog), dtype=np.int64)
+        total = elements[catalog.array_of(items)].sum()
+    return int(total) * catalog.layout.dtype.nbytes
 
 
 class _ItemPaths(Sequence[str]):

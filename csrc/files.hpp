@@ -1,6 +1,7 @@
 // The files of a source: descriptors within a bound, positioned reads, kept maps.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -96,6 +97,11 @@ class Files {
 
     // The error of touching a mapped file that has become shorter since (SIGBUS).
     ReadError shrunk(std::uint32_t file) const;
+
+    // Whether every one of them is memory.
+    bool is_all_memory() const {
+        return !memory_.empty() && std::find(memory_.begin(), memory_.end(), nullptr) == memory_.end();
+    }
 
     std::string path(std::uint32_t file) const { return paths_[file]; }
     std::int64_t nbytes(std::uint32_t file) const { return sizes_[file]; }

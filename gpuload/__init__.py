@@ -10,6 +10,7 @@ from gpuload.errors import (
     ReadError,
     UnsupportedDtypeError,
 )
+from gpuload.fit import Pad, Resize
 from gpuload.loader import DataLoader
 from gpuload.prefetch import prefetch
 from gpuload.sources import Source, open
@@ -26,8 +27,10 @@ __all__ = [
     "GpuloadError",
     "GridCrop",
     "MissingError",
+    "Pad",
     "RandomCrop",
     "ReadError",
+    "Resize",
     "Source",
     "Stats",
     "UnsupportedDtypeError",

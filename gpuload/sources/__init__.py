@@ -14,7 +14,8 @@ from gpuload.errors import FormatError
 from gpuload.sources import npy
 from gpuload.sources.folder import Where, find
 from gpuload.sources.headers import read_headers
-from gpuload.sources.source import Labels, Source, make_labels
+from gpuload.sources.labels import Labels, make_labels
+from gpuload.sources.source import Source
 from gpuload.system import descriptor_limit
 
 __all__ = ["Source", "open"]

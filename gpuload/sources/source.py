@@ -26,8 +26,9 @@ class Source:
     files, and pickles to about its table of paths and shapes.
 
     Attributes:
-        labels: one row per item, or None.
-        classes: names of the class folders in label order, or None.
+        labels: one row per item, or None. Class numbers are kept as the smallest type that holds
+            them, uint8 for up to 256 classes; a tensor of whole numbers is always int64.
+        classes: names of the classes in label order, or None.
         errors: one message per file that was left out (`on_error="skip"`).
     """
 
@@ -209,7 +210,7 @@ class Source:
             f"{self.nbytes / 1e6:.1f} MB",
             f"shapes: {common}{more}",
         ]
-        if self.classes is not None and self.labels is not None:
+        if self.classes is not None and self.labels is not None and self.labels.ndim == 1:
             per_class = Counter(self.labels.tolist())
             names = ", ".join(f"{name} ({per_class[i]})" for i, name in enumerate(self.classes))
             lines.append(f"classes: {names}")

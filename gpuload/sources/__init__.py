@@ -47,7 +47,8 @@ def open(
         where: a .npy file, a folder of them, a folder of class folders, a glob, or a list of those.
         member: the field of a structured dtype to read: "b", or "a.b" for a nested one.
         labels: "auto": class folders give their number. None: no labels. Or one row per item or per
-            file found, or a function of the path. Whole numbers are delivered as int64.
+            file found, the path of a .npy file of such rows or of a .csv file with a column of
+            labels, or a function of the path. Whole numbers are delivered as int64.
         order: of class names and of files: "text" (the default; "10" stands before "2") or
             "natural" ("2" before "10").
         classes: names of the classes in the order of their numbers: all class folders, or the
@@ -108,6 +109,7 @@ def open(
     made, class_names = make_labels(
         labels,
         classes=class_names,
+        order=order,
         items=Items(found, rows, len(catalog), catalog.array_of),
     )
     return Source(catalog, labels=made, classes=class_names, errors=errors)

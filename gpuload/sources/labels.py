@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpuload.catalog import Ints
+from gpuload.catalog import Ints, Paths
 from gpuload.dtypes import DTYPES
+from gpuload.errors import FormatError
+from gpuload.sources import npy
 from gpuload.sources.folder import Found
+from gpuload.sources.label_csv import read_table, rows_of, values
 from gpuload.sources.names import as_small, numbers_of, shown
 
-Labels = str | None | Sequence[Any] | npt.NDArray[Any] | torch.Tensor | Callable[[str], Any]
+Labels = (
+    str
+    | os.PathLike[str]
+    | None
+    | Sequence[Any]
+    | npt.NDArray[Any]
+    | torch.Tensor
+    | Callable[[str], Any]
+)
 
 
 def label_tensor(label: Any) -> torch.Tensor:
@@ -52,15 +64,20 @@ class Items:
 _Made = tuple[npt.NDArray[Any] | None, list[str] | None]
 
 
-def make_labels(labels: Labels, *, classes: list[str] | None, items: Items) -> _Made:
+def make_labels(
+    labels: Labels, *, classes: list[str] | None, order: str | None, items: Items
+) -> _Made:
     """One label row per item, from what the user gave, and the names of the classes.
 
     Args:
         labels: "auto" (the numbers of class folders, if any), None, one row per item or per file
-            found, or a function of the path.
+            found, the path of a .npy file of such rows or of a .csv file, or a function of the
+            path.
         classes: names in the order of their numbers; labels may be these names.
+        order: of the class names in a .csv file.
 
     Raises:
+        FormatError, MissingError, ReadError: a file of labels is not as it should be.
         ValueError: another number of labels than items, a label that is not one of the classes.
         TypeError: labels that are neither numbers nor names of classes.
     """
@@ -70,10 +87,8 @@ def make_labels(labels: Labels, *, classes: list[str] | None, items: Items) -> _
         return None, None
     if isinstance(labels, str) and labels == "auto":
         return _from_folders(classes, items)
-    if isinstance(labels, str):
-        raise ValueError(
-            f'labels: expected "auto", None, one row per item or a function, got {labels!r}'
-        )
+    if isinstance(labels, str | os.PathLike):
+        return _from_file(os.fspath(labels), classes, order, items)
     if callable(labels):
         paths = items.found.paths
         rows, classes = _of_classes(_array([labels(paths[row]) for row in items.rows]), classes)
@@ -92,6 +107,41 @@ def _from_folders(classes: list[str] | None, items: Items) -> _Made:
             "class folder"
         )
     return None, None
+
+
+def _from_file(path: str, classes: list[str] | None, order: str | None, items: Items) -> _Made:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".npy":
+        rows, classes = _of_classes(_read_npy(path), classes, path)
+        return items.from_rows(rows, path), classes
+    if suffix != ".csv":
+        raise ValueError(
+            'labels: expected "auto", None, one row per item, the path of a .npy or .csv file, or '
+            f"a function, got {path!r}"
+        )
+    table = read_table(path)
+    rows, classes = values(table, classes=classes, order=order)
+    if table.files is None:
+        return items.from_rows(rows, path), classes
+    found = items.found
+    row_of_file = rows_of(table, found.paths, wanted=items.rows, folder=found.folder)
+    return items.from_files(rows[row_of_file]), classes
+
+
+def _read_npy(path: str) -> npt.NDArray[Any]:
+    """The array of a NPY file, checked against the file's size before it is read."""
+    npy.read_catalog(
+        npy.scan(Paths.of([path]), threads=1),
+        member=None,
+        dtype=None,
+        sample_axis=None,
+        on_error="raise",
+    )
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise FormatError(f'{path}: expected numbers as its header says, got "{error}"') from None
+    return as_numbers(array, where=path)
 
 
 def _of_classes(

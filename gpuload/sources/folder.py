@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 
@@ -176,9 +177,18 @@ def _warn_of_numbers(folder: str, classes: list[str]) -> None:
     warnings.warn(
         f"{folder}: class folders are numbers but classes are in text order: {classes[:3]} get "
         '0, 1, 2; pass order="natural" to number them as numbers, or order="text" to keep this',
-        stacklevel=6,
+        stacklevel=_levels_to_caller(),
     )
     _warned.add(os.path.abspath(folder))  # not if the warning was raised as an error
+
+
+def _levels_to_caller() -> int:
+    """Calls from the one that asks to the one that called the package."""
+    package = __name__.partition(".")[0]
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _list(folder: str, order: str | None) -> tuple[list[str], list[str], int]:

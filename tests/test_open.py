@@ -131,7 +131,6 @@ def test_class_folders_are_numbered_in_text_order_with_a_warning(tree):
     assert source.class_to_idx == {name: i for i, name in enumerate(text_order)}
     assert source.class_to_idx["10"] == 2
     assert source.labels.tolist() == list(range(12))
-    assert source.labels.dtype == np.int64
     x, y = source[source.class_to_idx["10"]]
     assert x.tolist() == [10, 10]
     assert isinstance(y, torch.Tensor)
@@ -170,7 +169,7 @@ def test_rows_of_class_files_have_the_label_of_their_file(tmp_path):
 def test_an_empty_class_folder_is_named(tmp_path):
     save(tmp_path / "cat" / "x.npy", [1])
     (tmp_path / "dog").mkdir()
-    with pytest.raises(gl.FormatError, match=r"/dog: expected .* in a class folder, got none; "):
+    with pytest.raises(gl.FormatError, match=r"/dog: expected .* in a class folder, got none \("):
         gl.open(tmp_path)
     assert numbers(gl.open(tmp_path, labels=None)) == [1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from gpuload.errors import FormatError
 from gpuload.sources import npy
 from gpuload.sources.folder import Where, find
 from gpuload.sources.headers import read_headers
-from gpuload.sources.source import Labels, Source, make_labels
+from gpuload.sources.labels import Items, Labels, make_labels
+from gpuload.sources.names import check_classes, check_order
+from gpuload.sources.source import Source
 from gpuload.system import descriptor_limit
 
 __all__ = ["Source", "open"]
@@ -28,6 +31,8 @@ def open(
     *,
     member: str | None = None,
     labels: Labels = "auto",
+    order: str | None = None,
+    classes: Sequence[str] | None = None,
     sample_axis: int | None = None,
     dtype: object = None,
     index: str | os.PathLike[str] | None = None,
@@ -41,9 +46,13 @@ def open(
     Args:
         where: a .npy file, a folder of them, a folder of class folders, a glob, or a list of those.
         member: the field of a structured dtype to read: "b", or "a.b" for a nested one.
-        labels: "auto": class folders give their number, in text order. None: no labels. Or one row
-            per item (or per file found, of which some are left out), or a function of the path.
-            Whole numbers are delivered as int64.
+        labels: "auto": class folders give their number. None: no labels. Or one row per item or per
+            file found, the path of a .npy file of such rows or of a .csv file with a column of
+            labels, or a function of the path. Whole numbers are delivered as int64.
+        order: of class names and of files: "text" (the default; "10" stands before "2") or
+            "natural" ("2" before "10").
+        classes: names of the classes in the order of their numbers: all class folders, or the
+            names that labels may be.
         sample_axis: 0 makes each row of each file an item; files may have different numbers of
             rows.
         dtype: "bfloat16" says what two-byte void elements stand for. To cast, use DataLoader.
@@ -73,7 +82,14 @@ def open(
     if not isinstance(member, str | None):
         raise TypeError(f"member: expected the name of a field, got {member!r}")
     element = None if dtype is None else dtypes.parse(dtype, "dtype")
-    found = find(where, use_classes=isinstance(labels, str) and labels == "auto")
+    check_order(order)
+    class_names = check_classes(classes)
+    found = find(
+        where,
+        use_classes=isinstance(labels, str) and labels == "auto",
+        order=order,
+        classes=class_names,
+    )
     paths = Paths.of(found.paths)
     threads = max(1, min(_SCAN_THREADS, descriptor_limit() // 8))
     headers = read_headers(
@@ -90,20 +106,13 @@ def open(
             f"{catalog.paths[0]}: expected at least one row along sample_axis {sample_axis} in "
             f"{len(catalog.paths)} files, got none"
         )
-    return Source(
-        catalog,
-        labels=make_labels(
-            labels,
-            class_numbers=found.class_numbers,
-            paths=catalog.paths,
-            rows=rows,
-            n_found=len(found.paths),
-            n_items=len(catalog),
-            array_of_items=catalog.array_of,
-        ),
-        classes=found.classes,
-        errors=errors,
+    made, class_names = make_labels(
+        labels,
+        classes=class_names,
+        order=order,
+        items=Items(found, rows, len(catalog), catalog.array_of),
     )
+    return Source(catalog, labels=made, classes=class_names, errors=errors)
 
 
 def _index_path(index: str | os.PathLike[str] | None, where: Where) -> Path | None:

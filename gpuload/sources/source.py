@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from gpuload import _native
-from gpuload.catalog import Catalog, Ints, Paths
-from gpuload.dtypes import DTYPES
+from gpuload.catalog import Catalog, Ints
+from gpuload.sources.labels import as_numbers, check_length, label_tensor
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Source:
 
     Attributes:
         fields: the named arrays of each item, mostly one.
-        labels: one row per item, or None.
-        classes: names of the class folders in label order, or None.
+        labels: one row per item, or None. Class numbers are kept as the smallest type that holds
+            them, uint8 for up to 256 classes; a tensor of whole numbers is always int64.
+        classes: names of the classes in label order, or None.
         errors: one message per file that was left out (`on_error="skip"`).
     """
 
@@ -74,7 +75,7 @@ class Source:
 
     @labels.setter
     def labels(self, labels: Any) -> None:
-        self._labels = None if labels is None else _one_per_item(_numbers(labels), len(self))
+        self._labels = None if labels is None else check_length(as_numbers(labels), len(self))
 
     def __len__(self) -> int:
         return len(self.catalog)
@@ -227,7 +228,7 @@ class Source:
         ]
         for field in self.fields[1:]:
             lines.append(f"{field.name}: {field.catalog.layout.dtype.name}")
-        if self.classes is not None and self.labels is not None:
+        if self.classes is not None and self.labels is not None and self.labels.ndim == 1:
             per_class = Counter(self.labels.tolist())
             names = ", ".join(f"{name} ({per_class[i]})" for i, name in enumerate(self.classes))
             lines.append(f"classes: {names}")
@@ -281,79 +282,3 @@ class _ItemPaths(Sequence[str]):
             raise IndexError(f"paths: expected an index below {len(self)}, got {i}")
         item = np.array([i % len(self)], np.int64)
         return self.catalog.path_of_array(int(self.catalog.array_of(item)[0]))
-
-
-def label_tensor(label: Any) -> torch.Tensor:
-    """A label as a tensor; whole numbers become int64."""
-    array = np.asarray(label)
-    return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else array.copy())
-
-
-Labels = str | None | Sequence[Any] | npt.NDArray[Any] | torch.Tensor | Callable[[str], Any]
-
-
-def make_labels(
-    labels: Labels,
-    *,
-    class_numbers: Sequence[int] | None,
-    paths: Paths,
-    rows: Ints,
-    n_found: int,
-    n_items: int,
-    array_of_items: Callable[[Ints], Ints],
-) -> npt.NDArray[Any] | None:
-    """One label row per item, from what the user gave.
-
-    Args:
-        labels: "auto" (the class numbers, if any), None, one row per item, or a function of the
-            path.
-        class_numbers: per file found; `rows` says which of these files are in the source.
-        paths: of the files in the source.
-        n_found: files found. Labels for all of them are taken where files are items and some are
-            left out.
-        array_of_items: gives the file of each of some items.
-
-    Raises:
-        ValueError: another number of labels than items.
-        TypeError: labels that are not numbers.
-    """
-
-    def files_of_items() -> Ints:
-        return array_of_items(np.arange(n_items, dtype=np.int64))
-
-    if labels is None:
-        return None
-    if isinstance(labels, str):
-        if labels != "auto":
-            raise ValueError(
-                f'labels: expected "auto", None, one row per item or a function, got {labels!r}'
-            )
-        if class_numbers is None:
-            return None
-        return np.asarray(class_numbers, np.int64)[rows][files_of_items()]
-    if callable(labels):
-        return _numbers([labels(path) for path in paths])[files_of_items()]
-    array = _numbers(labels)
-    if n_items == len(rows) < n_found and array.shape[:1] == (n_found,):
-        return array[rows]
-    return _one_per_item(array, n_items)
-
-
-def _one_per_item(labels: npt.NDArray[Any], n_items: int) -> npt.NDArray[Any]:
-    if labels.ndim == 0 or len(labels) != n_items:
-        raise ValueError(
-            f"labels: expected one row for each of {n_items} items, got {labels.shape}"
-        )
-    return labels
-
-
-def _numbers(labels: Any) -> npt.NDArray[Any]:
-    try:
-        array = np.asarray(labels)
-    except ValueError:
-        raise ValueError("labels: expected rows of one shape, got rows of several") from None
-    if array.dtype.kind not in "biufc" or array.dtype.name not in DTYPES:
-        raise TypeError(f"labels: expected numbers, got {array.dtype}; map the names to numbers")
-    if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
-        raise ValueError(f"labels: expected numbers below 2**63 (int64), got {array.max()}")
-    return array.astype(array.dtype.newbyteorder("="))

@@ -14,10 +14,11 @@ from gpuload.errors import FormatError
 from gpuload.sources import npy
 from gpuload.sources.folder import Where, find
 from gpuload.sources.headers import read_headers
+from gpuload.sources.memory import arrays
 from gpuload.sources.source import Labels, Source, make_labels
 from gpuload.system import descriptor_limit
 
-__all__ = ["Source", "open"]
+__all__ = ["Source", "arrays", "open"]
 
 # Header reads wait for the disk, not for the processor.
 _SCAN_THREADS = 16

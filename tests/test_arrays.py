@@ -18,7 +18,7 @@ ROWS = np.arange(5 * 4 * 3, dtype=np.float32).reshape(5, 4, 3)
 
 
 def addresses(source: gl.Source) -> list[int]:
-    return [field.catalog.contents.arrays()[0].ctypes.data for field in source.fields]
+    return [field.catalog.contents.flat.ctypes.data for field in source.fields]
 
 
 # ---- What is read

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from gpuload import dtypes
-from gpuload.catalog import Paths
 from gpuload.errors import FormatError
-from gpuload.sources import npy
+from gpuload.sources.described import describe, find_members
 from gpuload.sources.folder import Where, find
-from gpuload.sources.headers import read_headers
 from gpuload.sources.memory import arrays
 from gpuload.sources.source import Labels, Source, make_labels
-from gpuload.system import descriptor_limit
 
 __all__ = ["Source", "arrays", "open"]
-
-# Header reads wait for the disk, not for the processor.
-_SCAN_THREADS = 16
 
 
 def open(
     where: Where,
     *,
+    key: str | None = None,
     member: str | None = None,
     labels: Labels = "auto",
     sample_axis: int | None = None,
@@ -35,12 +31,16 @@ def open(
     on_error: str = "raise",
     **later: object,
 ) -> Source:
-    """Describe the arrays of NPY files without loading them.
+    """Describe the arrays of NPY or NPZ files without loading them.
 
-    Headers are read on native threads and checked against the files' sizes; nothing is unpickled.
+    Headers are read on threads and checked against the files' sizes; nothing is unpickled. Stored
+    members of NPZ files are read in place, deflated ones are inflated into memory once per file,
+    when they are first wanted.
 
     Args:
-        where: a .npy file, a folder of them, a folder of class folders, a glob, or a list of those.
+        where: a .npy or .npz file, a folder of them, a folder of class folders, a glob, or a list
+            of those. "a.npz::x" names a member as `key` does.
+        key: the array of NPZ files to read; not needed where each has one.
         member: the field of a structured dtype to read: "b", or "a.b" for a nested one.
         labels: "auto": class folders give their number, in text order. None: no labels. Or one row
             per item (or per file found, of which some are left out), or a function of the path.
@@ -61,7 +61,7 @@ def open(
         TypeError, ValueError: an argument is not one of those above.
     """
     for name in later:
-        known = "in this version" if name in ("key", "fields") else "by gpuload.open"
+        known = "in this version" if name in ("fields",) else "by gpuload.open"
         raise TypeError(f"{name}: expected not to be passed, it has no meaning {known}")
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error: expected "raise" or "skip", got {on_error!r}')
@@ -74,17 +74,19 @@ def open(
     if not isinstance(member, str | None):
         raise TypeError(f"member: expected the name of a field, got {member!r}")
     element = None if dtype is None else dtypes.parse(dtype, "dtype")
-    found = find(where, use_classes=isinstance(labels, str) and labels == "auto")
-    paths = Paths.of(found.paths)
-    threads = max(1, min(_SCAN_THREADS, descriptor_limit() // 8))
-    headers = read_headers(
-        paths,
-        index=_index_path(index, where),
-        scan=lambda some: npy.scan(some, threads=threads),
-        threads=threads,
+    found, keys = find_members(
+        where,
+        key,
+        partial(find, use_classes=isinstance(labels, str) and labels == "auto"),
     )
-    catalog, rows, errors = npy.read_catalog(
-        headers, member=member, dtype=element, sample_axis=sample_axis, on_error=on_error
+    catalog, rows, errors = describe(
+        found.paths,
+        keys,
+        member=member,
+        dtype=element,
+        sample_axis=sample_axis,
+        index=_index_path(index, where),
+        on_error=on_error,
     )
     if len(catalog) == 0:
         raise FormatError(

@@ -58,7 +58,7 @@ def share_axes(first: Ints, other: Ints) -> tuple[int, ...] | int:
     least = min(ndim, other_ndim)
     if ndim != other_ndim:
         leading, trailing = tuple(range(least)), tuple(range(ndim - least, ndim))
-        own = (-1,) * (other_ndim - least)
+        own: tuple[int, ...] = (-1,) * (other_ndim - least)
         agree_leading = (first[:, :least] == other[:, :least]).all(axis=1)
         agree_trailing = (first[:, ndim - least :] == other[:, other_ndim - least :]).all(axis=1)
         if agree_leading.all():

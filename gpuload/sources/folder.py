@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuload.errors import FormatError, MissingError, ReadError
+from gpuload.sources.headers import is_index
 
 Where = str | os.PathLike[str] | list["Where"] | tuple["Where", ...]
 
-_SUFFIX = ".npy"
-_LATER = (".npz", ".h5", ".hdf5", ".hdf", ".nc", ".zarr")
+_SUFFIXES = (".npy", ".npz")
+_SUFFIX = " or ".join(_SUFFIXES)  # in messages
+_LATER = (".h5", ".hdf5", ".hdf", ".nc", ".zarr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,10 @@ class Found:
 
 
 def find(where: Where, *, use_classes: bool) -> Found:
-    """List the NPY files of a file, a folder, a glob or a list of those.
+    """List the NPY or NPZ files of a file, a folder, a glob or a list of those.
 
-    A folder is searched for .npy files, in text order of their paths; names that begin with a dot
-    are left
+    A folder is searched for .npy and .npz files, in text order of their paths; names that begin
+    with a dot are left
     out. A folder without files of its own, whose sub-folders hold some, is a class tree: classes
     are the
     sub-folders in text order, as in torchvision's ImageFolder.
@@ -73,14 +75,14 @@ def _check_suffix(path: str) -> None:
     suffix = os.path.splitext(file)[1].lower()
     if suffix in _LATER:
         raise FormatError(
-            f"{file}: expected NPY files, got {suffix}{' with a key' if key else ''}; "
-            "this version reads .npy only, save the arrays with numpy.save"
+            f"{file}: expected NPY or NPZ files, got {suffix}{' with a key' if key else ''}; "
+            "this version reads .npy and .npz, save the arrays with numpy.save"
         )
 
 
 def _find_by_glob(pattern: str) -> list[str]:
     seen = sorted(glob.glob(pattern, recursive=True))
-    files = [path for path in seen if not os.path.isdir(path)]
+    files = [path for path in seen if not os.path.isdir(path) and not is_index(path)]
     if not files:
         raise MissingError(
             f"{pattern}: expected at least one file that matches, got none ({len(seen)} folders)",
@@ -125,7 +127,7 @@ def _class_tree(folder: str, trees: dict[str, list[str]]) -> Found:
         warnings.warn(
             f"{folder}: class folders are numbers but classes are in text order: {classes[:3]} get "
             "0, 1, 2; pad the names with zeros, or pass labels=",
-            stacklevel=5,
+            stacklevel=6,
         )
     paths = [path for name in classes for path in trees[name]]
     numbers = [i for i, name in enumerate(classes) for _ in trees[name]]
@@ -133,7 +135,7 @@ def _class_tree(folder: str, trees: dict[str, list[str]]) -> Found:
 
 
 def _list(folder: str) -> tuple[list[str], list[str], int]:
-    """NPY files, names of sub-folders, and how many other files. Hidden names are left out."""
+    """Arrays, names of sub-folders, and how many other files. Hidden names are left out."""
     files, folders, n_other = [], [], 0
     try:
         with os.scandir(folder) as entries:
@@ -142,7 +144,7 @@ def _list(folder: str) -> tuple[list[str], list[str], int]:
                     continue
                 if entry.is_dir():
                     folders.append(entry.name)
-                elif entry.name.lower().endswith(_SUFFIX):
+                elif entry.name.lower().endswith(_SUFFIXES) and not is_index(entry.path):
                     files.append(entry.path)
                 else:
                     n_other += 1
@@ -156,7 +158,7 @@ def _list(folder: str) -> tuple[list[str], list[str], int]:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """All NPY files below a folder in text order; a link to a folder above is not followed."""
+    """All arrays below a folder in text order; a link to a folder above is not followed."""
     nothing: frozenset[str] = frozenset()
     left = [(folder, nothing)]  # and the folders above
     while left:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpuload.catalog import FORTRAN, SWAPPED, Catalog, Layout, Paths
+from gpuload.catalog import FORTRAN, SWAPPED, Catalog, Ints, Layout, Paths
 from gpuload.dtypes import DTYPES, Dtype
 from gpuload.errors import UnsupportedDtypeError
 from gpuload.sources.axes import check_names, share_axes
@@ -65,7 +65,9 @@ class Held:
 
     flat: npt.NDArray[np.uint8]  # bytes: NumPy's pickles change the byte order of numbers
 
-    def arrays(self) -> Sequence[npt.NDArray[np.uint8]]:
+    name = ""
+
+    def arrays(self, files: Ints) -> Sequence[npt.NDArray[np.uint8]]:
         return [self.flat]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from gpuload import dtypes
 from gpuload.errors import FormatError
-from gpuload.sources.described import describe, find_members
+from gpuload.sources.fields import open_fields, open_one
 from gpuload.sources.folder import Where, find
 from gpuload.sources.memory import arrays
 from gpuload.sources.source import Labels, Source, make_labels
@@ -20,16 +20,18 @@ __all__ = ["Source", "arrays", "open"]
 
 
 def open(
-    where: Where,
+    where: Where | None = None,
     *,
-    key: str | None = None,
-    member: str | None = None,
+    key: str | Mapping[str, str] | None = None,
+    member: str | Mapping[str, str] | None = None,
+    fields: Mapping[str, Where] | None = None,
+    pair: str = "stem",
     labels: Labels = "auto",
     sample_axis: int | None = None,
     dtype: object = None,
     index: str | os.PathLike[str] | None = None,
     on_error: str = "raise",
-    **later: object,
+    **unknown: object,
 ) -> Source:
     """Describe the arrays of NPY or NPZ files without loading them.
 
@@ -42,6 +44,11 @@ def open(
             of those. "a.npz::x" names a member as `key` does.
         key: the array of NPZ files to read; not needed where each has one.
         member: the field of a structured dtype to read: "b", or "a.b" for a nested one.
+        fields: in place of `where`, several of these by name, such as {"image": ..., "mask": ...}.
+            Each item has an array of each; labels and paths are those of the first. `key`, `member`
+            and `dtype` may be dictionaries by the same names.
+        pair: how files of different fields are paired: by "stem", the path below the folder that
+            was named without its suffix, or by "position".
         labels: "auto": class folders give their number, in text order. None: no labels. Or one row
             per item (or per file found, of which some are left out), or a function of the path.
             Whole numbers are delivered as int64.
@@ -60,9 +67,8 @@ def open(
         ReadError: a file cannot be read.
         TypeError, ValueError: an argument is not one of those above.
     """
-    for name in later:
-        known = "in this version" if name in ("fields",) else "by gpuload.open"
-        raise TypeError(f"{name}: expected not to be passed, it has no meaning {known}")
+    for name in unknown:
+        raise TypeError(f"{name}: expected not to be passed, it has no meaning by gpuload.open")
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error: expected "raise" or "skip", got {on_error!r}')
     if sample_axis is not None and (
@@ -71,30 +77,41 @@ def open(
         or sample_axis < 0
     ):
         raise ValueError(f"sample_axis: expected None or an axis, 0 or more, got {sample_axis!r}")
-    if not isinstance(member, str | None):
-        raise TypeError(f"member: expected the name of a field, got {member!r}")
-    element = None if dtype is None else dtypes.parse(dtype, "dtype")
-    found, keys = find_members(
-        where,
-        key,
-        partial(find, use_classes=isinstance(labels, str) and labels == "auto"),
-    )
-    catalog, rows, errors = describe(
-        found.paths,
-        keys,
-        member=member,
-        dtype=element,
-        sample_axis=sample_axis,
-        index=_index_path(index, where),
-        on_error=on_error,
-    )
+    search = partial(find, use_classes=isinstance(labels, str) and labels == "auto")
+    if fields is not None:
+        if where is not None:
+            raise TypeError("fields: expected not to be passed with where, name one of them")
+        opened = open_fields(
+            fields,
+            pair=pair,
+            key=key,
+            member=member,
+            dtype=dtype,
+            sample_axis=sample_axis,
+            index=partial(_index_of_field, index),
+            on_error=on_error,
+            find=search,
+        )
+    else:
+        opened = open_one(
+            where,  # type: ignore[arg-type]  # refused where files are looked for
+            key=key,
+            member=member,
+            dtype=dtype,
+            sample_axis=sample_axis,
+            index=partial(_index_path, index),
+            on_error=on_error,
+            find=search,
+        )
+    made, found, rows, errors = opened
+    catalog = made[0].catalog
     if len(catalog) == 0:
         raise FormatError(
             f"{catalog.paths[0]}: expected at least one row along sample_axis {sample_axis} in "
             f"{len(catalog.paths)} files, got none"
         )
     return Source(
-        catalog,
+        made,
         labels=make_labels(
             labels,
             class_numbers=found.class_numbers,
@@ -107,6 +124,14 @@ def open(
         classes=found.classes,
         errors=errors,
     )
+
+
+def _index_of_field(index: str | os.PathLike[str] | None, where: Where) -> Path | None:
+    if index not in (None, "auto"):
+        raise ValueError(
+            f'index: expected None or "auto" with fields, which have headers each, got {index!r}'
+        )
+    return _index_path(index, where)
 
 
 def _index_path(index: str | os.PathLike[str] | None, where: Where) -> Path | None:

@@ -31,7 +31,7 @@ Find = Callable[[Where], Found]
 Keys = Sequence[str | None]  # of each file, the member that is wanted
 
 
-def find_members(where: Where, key: str | None, find: Find) -> tuple[Found, Keys]:
+def find_members(where: Where, key: object, find: Find) -> tuple[Found, Keys]:
     """Find files, of which "a.npz::x" names the member x.
 
     Raises:
@@ -40,11 +40,11 @@ def find_members(where: Where, key: str | None, find: Find) -> tuple[Found, Keys
     """
     if not isinstance(key, str | None):
         raise TypeError(f"key: expected the name of a member of an NPZ file, got {key!r}")
-    if isinstance(where, list | tuple) and any(_split(part)[1] for part in _leaves(where)):
-        parts = [find_members(part, key, lambda part: find([part])) for part in _leaves(where)]
+    if isinstance(where, list | tuple) and any(split_member(part)[1] for part in leaves(where)):
+        parts = [find_members(part, key, lambda part: find([part])) for part in leaves(where)]
         paths = [path for found, _ in parts for path in found.paths]
         return Found(paths), [key for _, keys in parts for key in keys]
-    path, own = _split(where)
+    path, own = split_member(where)
     if own is None:
         found = find(where)
         return found, [key] * len(found.paths)
@@ -54,13 +54,14 @@ def find_members(where: Where, key: str | None, find: Find) -> tuple[Found, Keys
     return found, [own] * len(found.paths)
 
 
-def _leaves(where: Where) -> list[Where]:
+def leaves(where: Where) -> list[Where]:
+    """The paths, folders and globs of lists of lists."""
     if not isinstance(where, list | tuple):
         return [where]
-    return [leaf for part in where for leaf in _leaves(part)]
+    return [leaf for part in where for leaf in leaves(part)]
 
 
-def _split(where: Where) -> tuple[Where, str | None]:
+def split_member(where: Where) -> tuple[Where, str | None]:
     """A path and the member that is named behind it."""
     if isinstance(where, list | tuple):
         return where, None

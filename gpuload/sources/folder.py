@@ -127,7 +127,7 @@ def _class_tree(folder: str, trees: dict[str, list[str]]) -> Found:
         warnings.warn(
             f"{folder}: class folders are numbers but classes are in text order: {classes[:3]} get "
             "0, 1, 2; pad the names with zeros, or pass labels=",
-            stacklevel=6,
+            stacklevel=8,
         )
     paths = [path for name in classes for path in trees[name]]
     numbers = [i for i, name in enumerate(classes) for _ in trees[name]]

@@ -88,7 +88,7 @@ def _save_or_warn(index: Path, headers: Headers) -> None:
         warnings.warn(
             f"{index}: expected to save the index there, got {error}; all headers will be read "
             "again next time",
-            stacklevel=5,
+            stacklevel=7,
         )
 
 
@@ -212,7 +212,7 @@ def load_index(index: Path) -> Headers | None:
         return None
     except Exception as error:  # a damaged archive makes zipfile and NumPy raise nearly anything
         warnings.warn(
-            f"{index}: expected a saved index, got {error}; reading all headers again", stacklevel=5
+            f"{index}: expected a saved index, got {error}; reading all headers again", stacklevel=7
         )
         return None
 

@@ -560,3 +560,24 @@ def test_a_member_that_inflates_to_more_than_it_says_is_refused(tmp_path):
     )
     with pytest.raises(gl.FormatError, match="got more than 5000 bytes; the file is damaged"):
         inflated.inflate(small)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_all_bad_files_are_told_of_at_once(tmp_path, suffix):
+    for i in range(40):
+        if i % 4:
+            np.savez(tmp_path / f"{i:02}.npz", GRID)
+        else:
+            (tmp_path / f"{i:02}.npz").write_text("text")
+        if suffix == ".npy":
+            data = npy(GRID) if i % 4 else b"text"
+            (tmp_path / f"{i:02}.npz").rename(tmp_path / f"{i:02}.npy")
+            (tmp_path / f"{i:02}.npy").write_bytes(data)
+    with pytest.raises(gl.FormatError, match=f"/00{suffix}: expected an NP. file") as caught:
+        gl.open(tmp_path)
+    (note,) = caught.value.__notes__
+    first, *others = note.splitlines()
+    assert first == "and 9 other bad files:"
+    assert [Path(line.partition(":")[0]).name for line in others] == [
+        f"{i:02}{suffix}" for i in range(4, 40, 4)
+    ]

@@ -28,6 +28,7 @@ from gpuload.sources.headers import Headers, Status
 
 _LARGEST = 2**62  # bytes: far above any file, below an overflow of int64
 _MOST_AXES = 32
+_NOTED = 20  # bad files beside the first that an error tells of
 
 _FOREIGN = "that is not one; save it with numpy.save"
 
@@ -69,14 +70,15 @@ def read_catalog(
     """
     table = _Table(headers, member, dtype, sample_axis)
     good = table.ok.copy()
-    messages = []
+    problems = []
     for row in np.flatnonzero(~good):
         problem = table.check(int(row))
         good[row] = problem is None
-        if problem is not None and on_error == "raise":
-            raise problem
         if problem is not None:
-            messages.append(str(problem))
+            problems.append(problem)
+    if problems and on_error == "raise":
+        raise _with_others(problems)
+    messages = list(map(str, problems))
     if not good.any():
         raise FormatError(
             f"expected at least one readable file of {len(messages)}, got none; first: "
@@ -84,6 +86,15 @@ def read_catalog(
         )
     rows = np.flatnonzero(good)
     return table.catalog(rows), rows, messages
+
+
+def _with_others(problems: list[GpuloadError]) -> GpuloadError:
+    """The first of them, with a note that names others."""
+    first, *others = problems
+    if others:
+        named = "\n".join(map(str, others[:_NOTED]))
+        first.add_note(f"and {len(others)} other bad files:\n{named}")
+    return first
 
 
 class _Table:

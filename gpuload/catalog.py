@@ -228,8 +228,10 @@ class Catalog:
 
     def native_files(self, max_descriptors: int, max_maps: int) -> _native.Files:
         """The files for the native code; those that are memory are kept by it."""
-        used = np.unique(self.file[self.used_arrays]).astype(np.int64)
-        arrays = [] if self.contents is None else self.contents.arrays(used)
+        arrays: Sequence[npt.NDArray[Any] | None] = []
+        if self.contents is not None:
+            used = np.unique(self.file[self.used_arrays]).astype(np.int64)
+            arrays = self.contents.arrays(used)
         memory = [0 if array is None else _address(array) for array in arrays]
         paths = self.paths
         return _native.Files(

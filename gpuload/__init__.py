@@ -13,7 +13,7 @@ from gpuload.errors import (
 from gpuload.fit import Pad, Resize
 from gpuload.loader import DataLoader
 from gpuload.prefetch import prefetch
-from gpuload.sources import Source, open
+from gpuload.sources import Source, arrays, open
 from gpuload.stats import Stats
 from gpuload.window import CenterCrop, GridCrop, RandomCrop
 
@@ -34,6 +34,7 @@ __all__ = [
     "Source",
     "Stats",
     "UnsupportedDtypeError",
+    "arrays",
     "open",
     "prefetch",
 ]

@@ -77,9 +77,13 @@ class Layout:
 class Contents(Protocol):
     """Memory that stands for files of a catalog."""
 
-    def arrays(self) -> Sequence[npt.NDArray[Any] | None]:
+    @property
+    def name(self) -> str:
+        """What tells it from other contents of the same files and shapes, for fingerprints."""
+
+    def arrays(self, files: Ints) -> Sequence[npt.NDArray[Any] | None]:
         """What each file is, dense bytes as `offset` counts them; None for one that is on disk.
-        May take time when it is asked for first."""
+        May take time when one of `files` is asked for first; others may be None."""
 
 
 @dataclass(frozen=True)
@@ -217,12 +221,17 @@ class Catalog:
         for column in (self.sizes, self.offset, self.shape, self.flags, self.selected):
             if column is not None:
                 digest.update(np.ascontiguousarray(column).tobytes())
+        if self.contents is not None:
+            digest.update(self.contents.name.encode())
         digest.update("".join(more).encode())
         return digest.hexdigest()[:16]
 
     def native_files(self, max_descriptors: int, max_maps: int) -> _native.Files:
         """The files for the native code; those that are memory are kept by it."""
-        arrays = [] if self.contents is None else self.contents.arrays()
+        arrays: Sequence[npt.NDArray[Any] | None] = []
+        if self.contents is not None:
+            used = np.unique(self.file[self.used_arrays]).astype(np.int64)
+            arrays = self.contents.arrays(used)
         memory = [0 if array is None else _address(array) for array in arrays]
         paths = self.paths
         return _native.Files(

@@ -9,12 +9,14 @@ import warnings
 from dataclasses import dataclass
 
 from gpuload.errors import FormatError, MissingError, ReadError
+from gpuload.sources.headers import is_index
 from gpuload.sources.names import in_order, numbers_of, shown
 
 Where = str | os.PathLike[str] | list["Where"] | tuple["Where", ...]
 
-_SUFFIX = ".npy"
-_LATER = (".npz", ".h5", ".hdf5", ".hdf", ".nc", ".zarr")
+_SUFFIXES = (".npy", ".npz")
+_SUFFIX = " or ".join(_SUFFIXES)  # in messages
+_LATER = (".h5", ".hdf5", ".hdf", ".nc", ".zarr")
 
 _warned: set[str] = set()  # folders whose class order was already warned of
 
@@ -36,9 +38,9 @@ class Found:
 def find(
     where: Where, *, use_classes: bool, order: str | None, classes: list[str] | None = None
 ) -> Found:
-    """List the NPY files of a file, a folder, a glob or a list of those.
+    """List the NPY or NPZ files of a file, a folder, a glob or a list of those.
 
-    A folder is searched for .npy files, in the order of their paths; names that begin with a dot
+    A folder is searched for .npy and .npz files, in the order of their paths; names that begin with a dot
     are left out. A folder without files of its own, whose sub-folders hold some, is a class tree:
     classes are the sub-folders in order, as in torchvision's ImageFolder.
 
@@ -86,14 +88,14 @@ def _check_suffix(path: str) -> None:
     suffix = os.path.splitext(file)[1].lower()
     if suffix in _LATER:
         raise FormatError(
-            f"{file}: expected NPY files, got {suffix}{' with a key' if key else ''}; "
-            "this version reads .npy only, save the arrays with numpy.save"
+            f"{file}: expected NPY or NPZ files, got {suffix}{' with a key' if key else ''}; "
+            "this version reads .npy and .npz, save the arrays with numpy.save"
         )
 
 
 def _find_by_glob(pattern: str, order: str | None) -> list[str]:
     seen = in_order(glob.glob(pattern, recursive=True), order)
-    files = [path for path in seen if not os.path.isdir(path)]
+    files = [path for path in seen if not os.path.isdir(path) and not is_index(path)]
     if not files:
         raise MissingError(
             f"{pattern}: expected at least one file that matches, got none ({len(seen)} folders)",
@@ -192,7 +194,7 @@ def _levels_to_caller() -> int:
 
 
 def _list(folder: str, order: str | None) -> tuple[list[str], list[str], int]:
-    """NPY files, names of sub-folders, and how many other files. Hidden names are left out."""
+    """Arrays, names of sub-folders, and how many other files. Hidden names are left out."""
     files, folders, n_other = [], [], 0
     try:
         with os.scandir(folder) as entries:
@@ -201,7 +203,7 @@ def _list(folder: str, order: str | None) -> tuple[list[str], list[str], int]:
                     continue
                 if entry.is_dir():
                     folders.append(entry.name)
-                elif entry.name.lower().endswith(_SUFFIX):
+                elif entry.name.lower().endswith(_SUFFIXES) and not is_index(entry.path):
                     files.append(entry.path)
                 else:
                     n_other += 1
@@ -215,7 +217,7 @@ def _list(folder: str, order: str | None) -> tuple[list[str], list[str], int]:
 
 
 def _walk(folder: str, order: str | None) -> tuple[list[str], int]:
-    """All NPY files below a folder in order, and how many other files there are; a link to a folder
+    """All arrays below a folder in order, and how many other files there are; a link to a folder
     above is not followed."""
     found: list[str] = []
     n_others = 0

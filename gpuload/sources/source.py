@@ -66,7 +66,7 @@ class Source:
         self.labels = labels
         self.classes = classes
         self.errors = list(errors)
-        self._readers: tuple[int, list[_native.Reader]] | None = None
+        self._readers: tuple[int, dict[int, _native.Reader]] | None = None
 
     @property
     def labels(self) -> npt.NDArray[Any] | None:
@@ -90,8 +90,7 @@ class Source:
         """
         item = self._item(i)
         parts: list[Any] = [
-            torch.utils.dlpack.from_dlpack(reader.read(item, field.catalog.layout.dtype.number))
-            for reader, field in zip(self._native_readers(), self.fields, strict=True)
+            torch.utils.dlpack.from_dlpack(self._read(k, item)) for k in range(len(self.fields))
         ]
         if self.labels is not None:
             parts.append(label_tensor(self.labels[item]))
@@ -108,11 +107,21 @@ class Source:
             raise IndexError(f"source: expected an index of [{-len(self)}, {len(self)}), got {i}")
         return i % len(self)
 
-    def _native_readers(self) -> list[_native.Reader]:
-        """Readers of this process; those made before a fork belong to the parent."""
+    def _read(self, k: int, item: int) -> object:
+        """Item of field k, by a reader of this process; those made before a fork belong to the
+        parent."""
+        catalog = self.fields[k].catalog
+        number = catalog.layout.dtype.number
+        if catalog.contents is not None and len(catalog.paths) > 1:
+            # A reader of all would have all files inflated.
+            alone = catalog.select(np.array([item], np.int64)).compact()
+            return _whole_reader(alone).read(0, number)
         if self._readers is None or self._readers[0] != os.getpid():
-            self._readers = os.getpid(), [_whole_reader(field.catalog) for field in self.fields]
-        return self._readers[1]
+            self._readers = os.getpid(), {}
+        readers = self._readers[1]
+        if k not in readers:
+            readers[k] = _whole_reader(catalog)
+        return readers[k].read(item, number)
 
     def __getstate__(self) -> dict[str, Any]:
         made_when_asked = ("shapes", "paths")  # as long as there are items

@@ -12,7 +12,9 @@ from gpuload.errors import (
 )
 from gpuload.loader import DataLoader
 from gpuload.prefetch import prefetch
+from gpuload.randomness import item_generator
 from gpuload.sources import Source, open
+from gpuload.sources.dataset import dataset
 from gpuload.stats import Stats
 from gpuload.window import CenterCrop, GridCrop, RandomCrop
 
@@ -31,6 +33,8 @@ __all__ = [
     "Source",
     "Stats",
     "UnsupportedDtypeError",
+    "dataset",
+    "item_generator",
     "open",
     "prefetch",
 ]

@@ -64,12 +64,12 @@ def _collate(parts: list[Any], at: _Place) -> Any:
     if kind is None:
         raise TypeError(
             f"{at.path}: expected tensors, arrays, numbers, strings, or dicts, tuples and lists of "
-            f"them, got a {type(first).__name__} in item {at.numbers[0]}; pass collate_fn="
+            f"them, got {type(first).__name__} in item {at.numbers[0]}; pass collate_fn="
         )
     for k, part in enumerate(parts):
         if not kind.has(part):
             remedy = "give all items the same kinds"
-            raise TypeError(at.differs(k, f"a {kind.name}", f"a {type(part).__name__}", remedy))
+            raise TypeError(at.differs(k, kind.name, type(part).__name__, remedy))
     return kind.collate(parts, at)
 
 

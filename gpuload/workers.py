@@ -19,6 +19,7 @@ import torch
 from gpuload.fetch import Fetcher, Request
 
 _POLL_S = 0.1  # how soon an end, or the death of a worker, is seen
+_GRACE_S = 1.0  # for batches that nobody waits for any more
 _LEAST_AHEAD = 2  # batches of each worker, as in torch
 _FORKED_CUDA = "Cannot re-initialize CUDA in forked subprocess"
 
@@ -83,13 +84,23 @@ class Workers:
         self._is_stopped = True
 
     def end(self) -> None:
-        """End the processes."""
+        """End the processes. They may finish what they are at, if it does not take long: torch
+        would wait five seconds for each."""
+        late = threading.Timer(_GRACE_S, _terminate, [getattr(self._batches, "_workers", [])])
+        late.daemon = True
+        late.start()
         self._batches = self._loader = None  # torch's iterator sees to it
+        late.cancel()
 
 
 def batches_per_worker(n_workers: int, prefetch: int) -> int:
     """Batches that each worker is asked for ahead of the consumer."""
     return max(_LEAST_AHEAD, -(-prefetch // n_workers))
+
+
+def _terminate(processes: Sequence[Any]) -> None:
+    for process in processes:
+        process.terminate()
 
 
 def _how_one_died(batches: Any) -> str | None:

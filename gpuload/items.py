@@ -161,7 +161,7 @@ class ItemAssembly:
 
     def stats(self) -> Stats:
         """The memory in use."""
-        return Stats(pinned_nbytes=0 if self._copier is None else self._copier.idle_nbytes)
+        return Stats(pinned_nbytes=0 if self._copier is None else self._copier.pinned_nbytes)
 
     def memory(self, largest_batch: int) -> Memory:
         """The bound on host memory, for batches as large as the largest so far: 0 before the

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sized
 from typing import Any, NoReturn
@@ -91,16 +92,18 @@ class Copier:
         self._device = device
         self._depth = depth
         self._carriers: list[_Carrier] = []
+        self._all: weakref.WeakSet[_Carrier] = weakref.WeakSet()
 
     def start(self, iterable: Iterable[Any]) -> Copies:
         """Begin to go through an iterable."""
         carrier = self._carriers.pop() if self._carriers else _Carrier(self._device, self._depth)
+        self._all.add(carrier)
         return Copies(iterable, carrier, self._carriers.append)
 
     @property
-    def idle_nbytes(self) -> int:
-        """Pinned memory that waits for the next iterable."""
-        return sum(carrier.nbytes for carrier in self._carriers)
+    def pinned_nbytes(self) -> int:
+        """Pinned memory in use and kept."""
+        return sum(carrier.nbytes for carrier in self._all)
 
 
 class _Carrier:
@@ -115,11 +118,7 @@ class _Carrier:
         self._slabs: deque[torch.Tensor] = deque([torch.empty(0, dtype=torch.uint8)] * (depth + 1))
         self._copying: deque[tuple[torch.Tensor, Event]] = deque()
         self._largest = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Pinned memory, while nothing is copied."""
-        return sum(len(slab) for slab in self._slabs)
+        self.nbytes = 0  # pinned
 
     def take(self, nbytes: int) -> torch.Tensor:
         """A slab that nothing reads any more, of at least `nbytes`."""
@@ -129,8 +128,10 @@ class _Carrier:
             self._slabs.append(slab)
         self._largest = max(self._largest, nbytes)
         if len(self._slabs[0]) < nbytes:
+            self.nbytes -= len(self._slabs[0])
             self._slabs[0] = torch.empty(0, dtype=torch.uint8)  # given back before more is taken
             self._slabs[0] = self.device.host_memory(self._largest)
+            self.nbytes += self._largest
         return self._slabs.popleft()
 
     def put_back(self, slab: torch.Tensor) -> None:

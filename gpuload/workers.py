@@ -86,9 +86,13 @@ class Workers:
     def end(self) -> None:
         """End the processes. They may finish what they are at, if it does not take long: torch
         would wait five seconds for each."""
-        late = threading.Timer(_GRACE_S, _terminate, [getattr(self._batches, "_workers", [])])
+        processes = getattr(self._batches, "_workers", [])
+        late = threading.Timer(_GRACE_S, _terminate, [processes])
         late.daemon = True
-        late.start()
+        try:
+            late.start()
+        except RuntimeError:  # the interpreter is exiting, and starts no thread
+            _terminate(processes)
         self._batches = self._loader = None  # torch's iterator sees to it
         late.cancel()
 

@@ -338,11 +338,16 @@ LOOP = "print('running', flush=True)\nfor x in loader: pass\n"
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -15), (signal.SIGKILL, -9)],
-    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+    ("number", "to_all"),
+    [
+        (signal.SIGINT, True),
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGKILL, False),
+    ],
+    ids=["Ctrl-C in a terminal", "SIGINT", "SIGTERM", "SIGKILL"],
 )
-def test_a_signal_to_the_program_ends_its_workers(start_python, number, code):
+def test_a_signal_to_the_program_ends_its_workers(start_python, number, to_all):
     program = start_python(SLOW.format(item_s=20) + LOOP)
     program.wait_for_output("running")
     process = psutil.Process(program.pid)
@@ -352,12 +357,16 @@ def test_a_signal_to_the_program_ends_its_workers(start_python, number, code):
         time.sleep(0.01)
     time.sleep(0.2)  # they read by now
     begin = time.monotonic()
-    program.send(number)
-    assert program.wait(10) == code
+    if to_all:
+        os.killpg(program.pid, number)
+    else:
+        program.send(number)
+    assert program.wait(10) == -number
     while any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers):
         assert time.monotonic() - begin < 5
         time.sleep(0.01)
     assert program.stderr.count("Traceback") == (number == signal.SIGINT)
+    assert program.stderr.count("KeyboardInterrupt") == (number == signal.SIGINT)
 
 
 def test_exit_with_an_unfinished_iterator_is_quick_and_silent(run_python):

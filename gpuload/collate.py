@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
@@ -53,24 +54,31 @@ class _Place:
 
 
 def _collate(parts: list[Any], at: _Place) -> Any:
+    first = parts[0]
+    kind = next((kind for kind in _KINDS if kind.has(first)), None)
+    if kind is None or len(set(map(type, parts))) > 1:
+        _check_kinds(parts, kind, at)
+    assert kind is not None
+    return kind.collate(parts, at)
+
+
+def _check_kinds(parts: list[Any], kind: _Kind | None, at: _Place) -> None:
+    """All items have a value of the first one's kind."""
     for k, part in enumerate(parts):
         if part is None:
             raise TypeError(
                 f"{at.path}: expected a value in each item, item {at.numbers[k]} is None; give "
                 "all items a value, or none"
             )
-    first = parts[0]
-    kind = next((kind for kind in _KINDS if kind.has(first)), None)
     if kind is None:
         raise TypeError(
             f"{at.path}: expected tensors, arrays, numbers, strings, or dicts, tuples and lists of "
-            f"them, got {type(first).__name__} in item {at.numbers[0]}; pass collate_fn="
+            f"them, got {type(parts[0]).__name__} in item {at.numbers[0]}; pass collate_fn="
         )
     for k, part in enumerate(parts):
         if not kind.has(part):
             remedy = "give all items the same kinds"
             raise TypeError(at.differs(k, kind.name, type(part).__name__, remedy))
-    return kind.collate(parts, at)
 
 
 # ---- Containers
@@ -142,6 +150,17 @@ def _strings(parts: list[Any], at: _Place) -> list[Any]:
 
 
 def _tensors(parts: list[torch.Tensor], at: _Place) -> Any:
+    looks = {(part.dtype, part.layout, part.device.type, part.is_nested) for part in parts}
+    if looks != {(parts[0].dtype, torch.strided, "cpu", False)}:
+        _check_dense(parts, at)
+    shape = parts[0].shape
+    if len(looks) > 1 or any(part.shape != shape for part in parts):
+        _check_alike([(part.dtype, tuple(part.shape)) for part in parts], at)
+    return torch.utils.data.default_collate(parts)  # in shared memory, when in a worker of torch
+
+
+def _check_dense(parts: list[torch.Tensor], at: _Place) -> None:
+    """Tensors are bytes in a row, in host memory."""
     for k, part in enumerate(parts):
         if part.device.type != "cpu":
             raise TypeError(
@@ -155,15 +174,20 @@ def _tensors(parts: list[torch.Tensor], at: _Place) -> Any:
                 f"{at.path}: expected dense tensors, got a tensor ({kind}) in item "
                 f"{at.numbers[k]}; pass collate_fn="
             )
-    _check_alike([(part.dtype, tuple(part.shape)) for part in parts], at)
-    return torch.utils.data.default_collate(parts)  # in shared memory, when in a worker of torch
 
 
 def _numbers(parts: list[Any], at: _Place) -> Any:
+    dtype = _DTYPES.get(type(parts[0]))
+    if dtype is not None and len(set(map(type, parts))) == 1:
+        with contextlib.suppress(OverflowError):  # told below
+            return torch.from_numpy(np.array(parts, dtype))
     arrays = [_array(part, at, k) for k, part in enumerate(parts)]
     _check_alike([(array.dtype.newbyteorder("="), array.shape) for array in arrays], at)
     stacked = np.stack(arrays).view(np.ndarray)
     return torch.from_numpy(stacked.astype(stacked.dtype.newbyteorder("="), copy=False))
+
+
+_DTYPES = {bool: np.bool_, int: np.int64, float: np.float64}  # of Python's own numbers
 
 
 def _array(part: Any, at: _Place, k: int) -> np.ndarray[Any, Any]:

@@ -46,18 +46,23 @@ class Fetcher:
             return self._collate_fn(items)
 
     def _read_each(self, request: Request) -> list[Any]:
-        items = []
-        for number, times in zip(request.numbers, request.times, strict=True):
-            note = f"while item {number} of the dataset was read"
-            with drawing(request.key, {number: times}), _noting(note):
-                items.append(self.dataset[number])
+        dataset, items = self.dataset, []
+        with drawing(request.key) as now:
+            for number, times in zip(request.numbers, request.times, strict=True):
+                now.begin({number: times})
+                try:
+                    items.append(dataset[number])
+                except BaseException as error:
+                    error.add_note(f"while item {number} of the dataset was read")
+                    raise
         return items
 
     def _read_at_once(self, request: Request) -> list[Any]:
         numbers = request.numbers
-        first_times = dict(zip(reversed(numbers), reversed(request.times), strict=True))
         note = f"while {_list(numbers)} of the dataset were read"
-        with drawing(request.key, first_times), _noting(note):
+        with drawing(request.key) as now, _noting(note):
+            # Of an item that is named twice, the first time counts.
+            now.begin(dict(zip(reversed(numbers), reversed(request.times), strict=True)))
             items = list(self.dataset.__getitems__(list(numbers)))
         if len(items) != len(numbers):
             raise ValueError(

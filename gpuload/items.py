@@ -30,7 +30,16 @@ _MEANINGFUL = {
     *("pin_memory", "persistent_workers"),
 }
 _EXTRAS = ("index", "valid")
-_REMEDIES = {"collate_fn": "pass it to gpuload.dataset"}
+_REMEDIES = {
+    "collate_fn": "pass it to gpuload.dataset",
+    "multiprocessing_context": "call torch.multiprocessing.set_start_method",
+    "worker_init_fn": "the dataset can ask torch.utils.data.get_worker_info",
+    "timeout": "bound what waits in the dataset",
+    "on_error": "catch errors in the dataset",
+    "max_errors": "catch errors in the dataset",
+    "io": "the dataset's own code reads",
+    "cache": "the dataset's own code reads",
+}
 
 
 def check_arguments(

@@ -24,19 +24,26 @@ class Drawing:
     """What is being read: items of an epoch, and how often each was named before in it."""
 
     key: int  # of seed and epoch
-    times: dict[int, int]
+    times: dict[int, int] = field(default_factory=dict)
     made: dict[tuple[int, str], Any] = field(default_factory=dict)
+
+    def begin(self, times: dict[int, int]) -> None:
+        """From here on these items are read."""
+        self.times = times
+        if self.made:
+            self.made = {}
 
 
 _drawing: ContextVar[Drawing | None] = ContextVar("gpuload_drawing", default=None)
 
 
 @contextlib.contextmanager
-def drawing(key: int, times: dict[int, int]) -> Iterator[None]:
-    """Within, item_generator() is that of these items."""
-    token = _drawing.set(Drawing(key, times))
+def drawing(key: int) -> Iterator[Drawing]:
+    """Within, item_generator() is that of the items that are begun."""
+    made = Drawing(key)
+    token = _drawing.set(made)
     try:
-        yield
+        yield made
     finally:
         _drawing.reset(token)
 

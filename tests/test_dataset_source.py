@@ -356,7 +356,7 @@ REFUSED = {
     "dtype": ("float16", TypeError, "got 'float16'; change items in the dataset"),
     "pad": (1, TypeError, "pad: expected not to be passed"),
     "scale": (1 / 255, TypeError, "scale: expected not to be passed"),
-    "io": ("mmap", TypeError, "io: expected not to be passed"),
+    "io": ("mmap", TypeError, "io: expected not to be passed .*, got 'mmap'; the dataset's own"),
     "cache": ("device", TypeError, "cache: expected not to be passed"),
     "on_error": ("replace", TypeError, "on_error: expected not to be passed"),
     "max_errors": (3, TypeError, "max_errors: expected not to be passed"),

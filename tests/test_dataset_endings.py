@@ -130,6 +130,20 @@ def test_batches_arrive_whole_on_a_late_device(recycling, threads):
     assert device.dropped_too_soon == 0
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_arrive_on_a_gpu(cuda, threads):
+    with gl.DataLoader(
+        gl.dataset(Numbers()), batch_size=4, device="cuda:1", extras="index", threads=threads
+    ) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            cuda.synchronize()
+            assert [batch.x[1].tolist() for batch in batches] == [
+                [i, i + 1, i + 2, i + 3] for i in range(0, 20, 4)
+            ]
+            assert all(torch.equal(batch.x[1], batch.index) for batch in batches)
+
+
 def test_a_copy_that_fails_is_raised_after_the_batches_before_it(monkeypatch):
     from gpuload.stage import Ring
 

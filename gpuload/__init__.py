@@ -13,7 +13,9 @@ from gpuload.errors import (
 from gpuload.fit import Pad, Resize
 from gpuload.loader import DataLoader
 from gpuload.prefetch import prefetch
+from gpuload.randomness import item_generator
 from gpuload.sources import Source, arrays, open
+from gpuload.sources.dataset import dataset
 from gpuload.stats import Stats
 from gpuload.window import CenterCrop, GridCrop, RandomCrop
 
@@ -35,6 +37,8 @@ __all__ = [
     "Stats",
     "UnsupportedDtypeError",
     "arrays",
+    "dataset",
+    "item_generator",
     "open",
     "prefetch",
 ]

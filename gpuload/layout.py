@@ -233,6 +233,11 @@ class Route:
         """Whether a batch is a slab, byte by byte."""
         return self.slab == self.batch and self.stored == self.delivered and not self.swap
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether something else reads files into the device."""
+        return self.slab.offset("reads") >= 0
+
     def staged_nbytes(self, filled: Filled) -> int:
         return self.slab_nbytes(filled.n_rows, filled.window)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +18,12 @@ from gpuload.batch import batch_type
 from gpuload.deal import Dealer
 from gpuload.devices.choose import choose
 from gpuload.fit import Pad, Resize
+from gpuload.items import ItemAssembly, check_arguments
 from gpuload.options import TORCH_DEFAULTS, check_options, whole_number
 from gpuload.order import Shares, native_epoch
 from gpuload.pipeline import Flight, another_process
-from gpuload.samples import Samples
+from gpuload.samples import Items, Samples
+from gpuload.sources.dataset import DatasetSource
 from gpuload.sources.source import Source
 from gpuload.stats import Stats
 from gpuload.transform import make_forms
@@ -63,7 +66,8 @@ class DataLoader:
     gone.
 
     Args:
-        source: what `gpuload.open` returned. Also taken as `dataset`, torch's name.
+        source: what `gpuload.open` or `gpuload.dataset` returned. Also taken as `dataset`, torch's
+            name.
         batch_size: samples per batch.
         shuffle: False, True (a permutation of all samples of an epoch), or "block": neighbours stay
             together. Blocks (the windows of one array, or about 1 MiB of rows) are permuted, then
@@ -125,7 +129,7 @@ class DataLoader:
 
     def __init__(
         self,
-        source: Source | None = None,
+        source: Source | DatasetSource | None = None,
         batch_size: int = 1,
         *,
         shuffle: bool | str | None = False,
@@ -155,16 +159,16 @@ class DataLoader:
         on_error: str = "raise",
         max_errors: int | None = None,
         extras: Sequence[str] | str = (),
-        dataset: Source | None = None,
+        dataset: Source | DatasetSource | None = None,
         **torch_names: Any,
     ) -> None:
         if source is not None and dataset is not None:
             raise TypeError("dataset: expected source or dataset, got both")
         source = dataset if source is None else source
-        if not isinstance(source, Source):
+        if not isinstance(source, Source | DatasetSource):
             raise TypeError(
                 f"source: expected a gpuload Source, got {type(source).__name__}; make one with "
-                "gpuload.open"
+                "gpuload.open or gpuload.dataset"
             )
         if len(source) == 0:
             raise ValueError("source: expected at least one item, got none")
@@ -173,6 +177,8 @@ class DataLoader:
             for name, value in locals().items()
             if name not in ("self", "source", "dataset", "torch_names", "__class__")
         } | torch_names
+        if isinstance(source, DatasetSource):
+            check_arguments(self._arguments, _DEFAULTS, source)
         # Trainers rebuild a loader from attributes that are named as its and torch's arguments.
         self.__dict__.update(TORCH_DEFAULTS | self._arguments)
         self._options = check_options(
@@ -194,37 +200,46 @@ class DataLoader:
             extras=extras,
             torch_names=torch_names,
         )
-        self.dataset = source
+        self.dataset: Source | DatasetSource = source
         self.batch_size = None if batch_sampler is not None else self._options.batch_size
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.drop_last = self._options.drop_last
         self.seed = self._options.seed
         self.num_workers = self._options.threads or 0
-        self._samples = Samples(source, crop, pad=pad, resize=resize, flip=flip, rot90=rot90)
-        if batch_sampler is not None or self._options.batch_size > 1:
-            self._samples.expect_uniform()
-        forms = make_forms(
-            source,
-            self._samples.fit,
-            dtype=dtype,
-            scale=scale,
-            mean=mean,
-            std=std,
-            layout=layout,
-            pad=pad,
-            resize=resize,
-        )
-        self._dealer = Dealer(self._samples, self._options)
         on, why = choose(device)
-        self._assembly = Assembly(
-            source,
-            self._samples,
-            self._options,
-            device=on,
-            why_device=why,
-            arrangement=Arrangement(self._samples, forms),
-        )
+        self._samples: Items
+        self._assembly: Assembly | ItemAssembly
+        if isinstance(source, DatasetSource):
+            self._samples = Items(len(source))
+            self._assembly = ItemAssembly(
+                source, self._samples, self._options, device=on, why_device=why
+            )
+        else:
+            samples = Samples(source, crop, pad=pad, resize=resize, flip=flip, rot90=rot90)
+            if batch_sampler is not None or self._options.batch_size > 1:
+                samples.expect_uniform()
+            forms = make_forms(
+                source,
+                samples.fit,
+                dtype=dtype,
+                scale=scale,
+                mean=mean,
+                std=std,
+                layout=layout,
+                pad=pad,
+                resize=resize,
+            )
+            self._samples = samples
+            self._assembly = Assembly(
+                source,
+                samples,
+                self._options,
+                device=on,
+                why_device=why,
+                arrangement=Arrangement(samples, forms),
+            )
+        self._dealer = Dealer(self._samples, self._options)
         self._fingerprint: str | None = None
         self._epoch = self._first = 0
         self._past_errors: list[Failure] = []
@@ -437,3 +452,9 @@ class DataLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.load_state_dict(state)
+
+
+_DEFAULTS = TORCH_DEFAULTS | {
+    name: parameter.default
+    for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()
+}

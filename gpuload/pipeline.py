@@ -84,11 +84,7 @@ class Pipeline:
 
     def start(self, epoch: _native.Epoch) -> Flight:
         """Begin to fill the batches of an epoch."""
-        with _at_exit.lock:
-            _at_exit.check()
-            flight = self._start(epoch)
-            _at_exit.flights.add(flight)
-        return flight
+        return begin(lambda: self._start(epoch))
 
     def _start(self, epoch: _native.Epoch) -> Flight:
         if self._device.is_host:
@@ -180,6 +176,15 @@ _EXIT_TIMEOUT_S = 2.0
 _at_exit = _AtExit()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_at_exit.renew_lock)
+
+
+def begin(start: Callable[[], Flight]) -> Flight:
+    """Start a flight, which ends before the interpreter does."""
+    with _at_exit.lock:
+        _at_exit.check()
+        flight = start()
+        _at_exit.flights.add(flight)
+    return flight
 
 
 class HostFlight:

@@ -15,7 +15,7 @@ from gpuload.devices.arguments import MAX_AXES
 from gpuload.fit import Fit, Pad, Resize, resolve_fit
 from gpuload.plan import WindowFacts
 from gpuload.sources.source import Source
-from gpuload.window import Crop, Geometry, resolve
+from gpuload.window import WHOLE_ITEM, Crop, Geometry, resolve
 
 # With shuffle="block", a block of rows of one file is about this large.
 _BLOCK_NBYTES = 1 << 20
@@ -31,7 +31,71 @@ def _runs(extent: Sequence[int], stride: Sequence[int], nbytes: int) -> int:
     return math.prod(extent) * nbytes // max(run, 1)
 
 
-class Samples:
+class Items:
+    """The items of a source, each of them one sample, and what samplers name of them."""
+
+    def __init__(self, n_items: int) -> None:
+        self.n_items = n_items
+
+    @property
+    def n(self) -> int:
+        """Samples of an epoch."""
+        return self.n_items
+
+    @property
+    def block(self) -> int:
+        """Samples that shuffle="block" keeps together."""
+        return 1
+
+    def per_item_of_sampler(self) -> int:
+        return 1
+
+    def native(self) -> _native.Windows:
+        return _native.Windows(WHOLE_ITEM, [], [], 1, None)
+
+    def items(self, sampler: Iterable[int], name: str = "sampler") -> Ints:
+        """What a sampler yields, as item numbers.
+
+        Raises:
+            TypeError, IndexError: it yields something else, or items that are not there.
+            ValueError: it yields nothing.
+        """
+        drawn = list(sampler)
+        try:
+            items = np.fromiter(map(operator.index, drawn), np.int64, len(drawn))
+        except TypeError:
+            other = next((i for i in drawn if not hasattr(i, "__index__")), drawn)
+            raise TypeError(
+                f"{name}: expected item numbers, got {other!r}; pass lists of items as "
+                "batch_sampler="
+            ) from None
+        if not len(items):
+            raise ValueError(f"{name}: expected at least one item, got none")
+        n = self.n_items
+        bad = items[(items < -n) | (items >= n)]
+        if len(bad):
+            raise IndexError(f"{name}: expected items of [{-n}, {n}), got {bad[0]}")
+        return np.where(items < 0, items + n, items)
+
+    def batches(self, batch_sampler: Iterable[Sequence[int]]) -> list[Ints]:
+        """What a batch sampler yields, as item numbers of each batch.
+
+        Raises:
+            TypeError, IndexError, ValueError: as of `items`.
+        """
+        batches = []
+        for drawn in batch_sampler:
+            if not isinstance(drawn, Iterable):
+                raise TypeError(
+                    f"batch_sampler: expected lists of items, got {drawn!r}; pass items as sampler="
+                )
+            batches.append(self.items(drawn, "batch_sampler"))
+        if not batches:
+            raise ValueError("batch_sampler: expected at least one batch, got none")
+        return batches
+
+
+class Samples(Items):
     """The windows of a source's items, numbered: sample s is a window of an item."""
 
     def __init__(
@@ -44,6 +108,7 @@ class Samples:
         flip: object = (),
         rot90: object = None,
     ) -> None:
+        super().__init__(len(source))
         catalog = source.catalog
         self._source = source
         self._used = catalog.used_arrays
@@ -163,47 +228,6 @@ class Samples:
             f"{self._name(0)}, got {tuple(map(int, extents[other]))}; pass crop= with a size for "
             "each axis, or batch_size=1, or pad=gpuload.Pad()"
         )
-
-    def items(self, sampler: Iterable[int], name: str = "sampler") -> Ints:
-        """What a sampler yields, as item numbers.
-
-        Raises:
-            TypeError, IndexError: it yields something else, or items that are not there.
-            ValueError: it yields nothing.
-        """
-        drawn = list(sampler)
-        try:
-            items = np.fromiter(map(operator.index, drawn), np.int64, len(drawn))
-        except TypeError:
-            other = next((i for i in drawn if not hasattr(i, "__index__")), drawn)
-            raise TypeError(
-                f"{name}: expected item numbers, got {other!r}; pass lists of items as "
-                "batch_sampler="
-            ) from None
-        if not len(items):
-            raise ValueError(f"{name}: expected at least one item, got none")
-        n = len(self._source)
-        bad = items[(items < -n) | (items >= n)]
-        if len(bad):
-            raise IndexError(f"{name}: expected items of [{-n}, {n}), got {bad[0]}")
-        return np.where(items < 0, items + n, items)
-
-    def batches(self, batch_sampler: Iterable[Sequence[int]]) -> list[Ints]:
-        """What a batch sampler yields, as item numbers of each batch.
-
-        Raises:
-            TypeError, IndexError, ValueError: as of `items`.
-        """
-        batches = []
-        for drawn in batch_sampler:
-            if not isinstance(drawn, Iterable):
-                raise TypeError(
-                    f"batch_sampler: expected lists of items, got {drawn!r}; pass items as sampler="
-                )
-            batches.append(self.items(drawn, "batch_sampler"))
-        if not batches:
-            raise ValueError("batch_sampler: expected at least one batch, got none")
-        return batches
 
     def per_item_of_sampler(self) -> int:
         if self.geometry.per_item is None:

@@ -15,7 +15,7 @@ from gpuload.catalog import Ints
 Size = int | tuple[int | None, ...]
 
 # Kinds of csrc/window.hpp.
-_WHOLE, _RANDOM, _CENTER, _GRID = range(4)
+WHOLE_ITEM, _RANDOM, _CENTER, _GRID = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def resolve(
     """
     n, ndim = shapes.shape
     if crop is None:
-        return Geometry(_WHOLE, (), (), shapes, np.ones(n, np.int64))
+        return Geometry(WHOLE_ITEM, (), (), shapes, np.ones(n, np.int64))
     if not isinstance(crop, RandomCrop | CenterCrop | GridCrop):
         raise TypeError(
             f"crop: expected RandomCrop, CenterCrop, GridCrop or None, got {type(crop).__name__}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import torch
 from gpuload import _native
 from gpuload.catalog import Catalog, Ints
 from gpuload.sources.labels import as_numbers, check_length, label_tensor
+from gpuload.sources.subset import cut, item_number, item_numbers
 
 
 @dataclass(frozen=True)
@@ -88,24 +88,13 @@ class Source:
             IndexError: `i` is not in [-len, len).
             ReadError: the file has changed or cannot be read.
         """
-        item = self._item(i)
+        item = item_number(i, len(self))
         parts: list[Any] = [
             torch.utils.dlpack.from_dlpack(self._read(k, item)) for k in range(len(self.fields))
         ]
         if self.labels is not None:
             parts.append(label_tensor(self.labels[item]))
         return parts[0] if len(parts) == 1 else tuple(parts)
-
-    def _item(self, i: int) -> int:
-        try:
-            i = operator.index(i)
-        except TypeError:
-            raise TypeError(
-                f"source: expected a whole number, got {i!r}; source.select takes several"
-            ) from None
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"source: expected an index of [{-len(self)}, {len(self)}), got {i}")
-        return i % len(self)
 
     def _read(self, k: int, item: int) -> object:
         """Item of field k, by a reader of this process; those made before a fork belong to the
@@ -170,20 +159,7 @@ class Source:
             IndexError: an index is not in [-len, len), or a mask has another length.
             TypeError: the indices are not whole numbers.
         """
-        items = np.asarray(indices)
-        if items.dtype == np.bool_:
-            if items.shape != (len(self),):
-                raise IndexError(f"select: expected a mask of {len(self)} items, got {items.shape}")
-            items = np.flatnonzero(items)
-        if items.size and items.dtype.kind not in "iu":
-            raise TypeError(f"select: expected whole numbers, got {items.dtype}")
-        items = items.astype(np.int64).reshape(-1)
-        bad = items[(items < -len(self)) | (items >= len(self))]
-        if len(bad):
-            raise IndexError(
-                f"select: expected indices of [{-len(self)}, {len(self)}), got {bad[0]}"
-            )
-        items = np.where(items < 0, items + len(self), items)
+        items = item_numbers(indices, len(self))
         return Source(
             [replace(field, catalog=field.catalog.select(items)) for field in self.fields],
             labels=None if self.labels is None else self.labels[items],
@@ -200,20 +176,7 @@ class Source:
         Raises:
             ValueError: a part is negative, or the parts are more than there is.
         """
-        parts = list(parts)
-        are_lengths = all(isinstance(part, int | np.integer) for part in parts)
-        most = len(self) if are_lengths else 1
-        if not parts or not all(0 <= part <= most for part in parts):
-            raise ValueError(f"split: expected parts of {len(self)} items, got {parts}")
-        ends = np.cumsum(parts)
-        if not are_lengths:
-            ends = np.round(ends * len(self) + 1e-9).astype(int)
-        if ends[-1] > len(self):
-            raise ValueError(f"split: expected parts of {len(self)} items, got {parts}")
-        order = np.arange(len(self))
-        if seed is not None:
-            order = np.random.default_rng(seed).permutation(order)
-        return [self.select(order[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        return [self.select(items) for items in cut(len(self), parts, seed=seed)]
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that are the same for the same data, wherever they lie."""

@@ -128,7 +128,7 @@ class Fit:
 def resolve_fit(
     extents: Ints,
     *,
-    items: Ints,
+    items: Callable[[], Ints],
     cropped: Sequence[int],
     pad: Pad | None,
     resize: Resize | None,
@@ -139,7 +139,7 @@ def resolve_fit(
     """Check how windows are to be fitted against their extents (n_arrays, ndim).
 
     Args:
-        items: items of each array.
+        items: gives the items of each array.
         cropped: the size of the crop along each axis, -1 where there is none.
         name: the path of an array, for messages.
 
@@ -153,7 +153,9 @@ def resolve_fit(
                 f"{what}: expected gpuload.{kind.__name__} or None, got {type(given).__name__}"
             )
     size = _sizes(resize.size, ndim, name) if resize is not None else (-1,) * ndim
-    contents = np.where(np.array(size, np.int64) >= 0, np.array(size, np.int64), extents)
+    contents = extents
+    if max(size, default=-1) >= 0:
+        contents = np.where(np.array(size, np.int64) >= 0, np.array(size, np.int64), extents)
     turn = _plane(rot90, ndim)
     flips = _axes("flip", flip, ndim)
     pad = Pad((None,) * ndim) if pad is None else _checked(pad)
@@ -218,7 +220,7 @@ class _Targets:
     """Says how long samples are along an axis."""
 
     contents: Ints
-    items: Ints
+    items: Callable[[], Ints]
     cropped: Sequence[int]
     turn: tuple[int, int] | None
     name: Callable[[int], str]
@@ -278,8 +280,9 @@ class _Targets:
 
     def _percentile(self, axis: int, percent: float) -> int:
         found = 0
+        items = self.items()
         for a in self._together(axis):
-            of_items = np.repeat(self.contents[:, a], self.items)
+            of_items = np.repeat(self.contents[:, a], items)
             found = max(found, int(np.percentile(of_items, percent, method="higher")))
         return found
 
@@ -316,6 +319,8 @@ def _is_too_large(contents: Ints, to: Sequence[int]) -> bool:
 
 
 def _check_fit(contents: Ints, to: Sequence[int], name: Callable[[int], str]) -> None:
+    if max(to, default=-1) < 0:
+        return
     wanted = np.array(to, np.int64)
     large = np.flatnonzero(((wanted >= 0) & (contents > wanted)).any(axis=1))
     if len(large):

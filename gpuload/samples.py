@@ -112,13 +112,14 @@ class Samples(Items):
         catalog = source.catalog
         self._source = source
         self._used = catalog.used_arrays
-        self.shapes = catalog.item_shape_of_array[self._used]
+        shapes = catalog.item_shape_of_array
+        self.shapes = shapes if len(self._used) == len(shapes) else shapes[self._used]
         self.geometry: Geometry = resolve(
             crop, self.shapes, self._name, may_stick_out=pad is not None
         )
         self.fit: Fit = resolve_fit(
             self.geometry.extents,
-            items=self._items_of_used(),
+            items=self._items_of_used,
             cropped=self.geometry.size or (-1,) * self.shapes.shape[1],
             pad=pad,
             resize=resize,

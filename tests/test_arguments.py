@@ -67,7 +67,8 @@ WRONG = {
         (
             ("label",),
             ValueError,
-            r"""expected one of "index", "crop", .* "rot90", got 'label'""",
+            'expected one of "index", "crop", "start", "path", "valid", "mask", "lengths", "flip", '
+            """"rot90", got 'label'""",
         ),
         (None, TypeError, 'expected names such as "index", got None'),
     ],
@@ -100,7 +101,7 @@ def test_a_loader_wants_a_source(source):
     with pytest.raises(
         TypeError,
         match=f"^source: expected a gpuload Source, got {type(source).__name__}; make one with "
-        r"gpuload\.open$",
+        r"gpuload\.open or gpuload\.dataset$",
     ):
         gl.DataLoader(source)
 

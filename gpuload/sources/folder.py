@@ -41,8 +41,8 @@ def find(
     """List the NPY or NPZ files of a file, a folder, a glob or a list of those.
 
     A folder is searched for .npy and .npz files, in the order of their paths; names that begin with
-    a dot are left out. A folder without files of its own, whose sub-folders hold some, is a class tree:
-    classes are the sub-folders in order, as in torchvision's ImageFolder.
+    a dot are left out. A folder without files of its own, whose sub-folders hold some, is a class
+    tree: classes are the sub-folders in order, as in torchvision's ImageFolder.
 
     Args:
         order: "text" or "natural", of files and of class folders. None: as "text", with a warning

@@ -31,13 +31,16 @@ inline bool is_rising(const std::vector<std::int64_t> &ends) {
     return (ends.empty() || ends.front() >= 0) && std::is_sorted(ends.begin(), ends.end());
 }
 
-// A column of a batch as a tensor: where it begins, of which type, and its shape after the batch axis.
-// The shape of x is that of the window.
+// A column of a batch as a tensor: where it begins, of which type, and its shape after the batch axis. That of windows
+// is known when they are filled: of those of a field, or of the mask of the first field.
 struct Output {
+    static constexpr int kMask = -1;
+
     std::int64_t offset;
     Dtype dtype;
     bool is_window;
     std::vector<std::int64_t> row_shape;
+    int field = 0;
 };
 
 // Every window of an epoch lies within its item, and there are as many as the epoch draws from.
@@ -51,7 +54,7 @@ inline void check_windows(const Catalog &catalog, const Windows &windows, const 
     std::int64_t n_windows = windows.ends.empty() ? product(&n_items, 1, windows.per_item) : windows.ends.back();
     expect(!order.listed.empty() || order.n_samples <= n_windows, "run: more samples than windows");
     for (const std::int64_t item : order.listed) expect(item >= 0 && item < n_items, "run: no such item");
-    if (is_whole) return;
+    if (is_whole || windows.may_stick_out) return;
     for (std::int64_t item = 0; item < n_items; item += catalog.is_uniform ? std::max<std::int64_t>(n_items, 1) : 1) {
         const View view = catalog.view(item);
         for (int axis = 0; axis < view.ndim; ++axis)
@@ -59,13 +62,63 @@ inline void check_windows(const Catalog &catalog, const Windows &windows, const 
     }
 }
 
+// Samples of the largest batch of an epoch.
+inline std::int64_t largest_batch(const Order &order) {
+    std::int64_t largest = order.ends.empty() ? std::min(order.batch, order.n_local) : 0;
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(order.ends.size()); ++b)
+        largest = std::max(largest, order.batch_end(b) - order.batch_begin(b));
+    return largest;
+}
+
+// Columns of arranged windows fit the batch memory, one after the other.
+inline void check_arranged(const Arranging &arranging, const Order &order, std::size_t memory_nbytes, std::int64_t label_nbytes,
+                           const std::vector<std::int64_t> &columns, const std::vector<Output> &outputs, std::int64_t room) {
+    const Arranger &arranger = *arranging.arranger;
+    const std::int64_t n = largest_batch(order), n_items = arranger.form(0).reader->catalog().n_items();
+    std::int64_t target[kMaxNdim];
+    arranger.largest(target);
+    std::vector<std::pair<std::int64_t, std::int64_t>> used;  // first byte, bytes of a row
+    const auto ndim = static_cast<std::int64_t>(arranger.fit().ndim());
+    const std::int64_t rows[] = {label_nbytes, 8, 8, 8 * ndim, 1, 8};
+    for (std::size_t i = 1; i < 7; ++i) used.push_back({columns[i], rows[i - 1]});
+    std::int64_t mask = 1;
+    for (const std::int64_t extent : arranger.mask_shape(target)) mask = product(&extent, 1, mask);
+    const FitColumns &told = arranging.told;
+    used.insert(used.end(), {{told.mask, mask}, {told.lengths, 8 * ndim}, {told.flips, ndim}, {told.turns, 8}});
+    expect(arranging.fields.size() == arranger.n_fields(), "run: expected columns of each field");
+    const std::int64_t packed = arranger.is_packed() ? arranger.room() : 0;
+    expect(room == 0 || room >= packed, "run: packed windows need more room");
+    for (std::size_t field = 0; field < arranger.n_fields(); ++field) {
+        const FieldColumns &of = arranging.fields[field];
+        expect(arranger.form(field).reader->catalog().n_items() == n_items, "run: fields differ in length");
+        expect(of.x >= 0 && (of.table >= 0) == arranger.is_packed() && (of.pads >= 0) == arranger.is_packed(), "run: expected tables of packed windows");
+        if (!arranger.is_packed()) used.push_back({of.x, arranger.row_nbytes(field, target)});
+        else if (field == 0) used.push_back({of.x, std::max(packed, room)});
+        else expect(of.x == arranging.fields[0].x, "run: expected all fields in one place");
+        used.insert(used.end(), {{of.table, 8 * arranger.table_length(field)}, {of.pads, 8 * arranger.pads_length(field)}});
+        expect(of.table % 8 == (of.table < 0 ? -1 : 0) && of.pads % 8 == (of.pads < 0 ? -1 : 0), "run: expected aligned tables");
+    }
+    std::erase_if(used, [](const auto &column) { return column.first < 0; });
+    std::sort(used.begin(), used.end());
+    for (std::size_t i = 0; i < used.size(); ++i) {
+        const std::int64_t end = i + 1 < used.size() ? used[i + 1].first : static_cast<std::int64_t>(memory_nbytes);
+        expect(product(&n, 1, used[i].second) <= end - used[i].first, "run: a column does not fit the batch memory");
+    }
+    for (const Output &output : outputs) {
+        expect(output.field >= Output::kMask && output.field < static_cast<int>(arranger.n_fields()), "run: no such field");
+        if (arranger.is_packed() || !output.is_window) continue;
+        const bool is_mask = output.field == Output::kMask;
+        expect(output.offset == (is_mask ? told.mask : arranging.fields[static_cast<std::size_t>(output.field)].x) &&
+                   output.dtype == (is_mask ? Dtype::boolean : arranger.form(static_cast<std::size_t>(output.field)).to),
+               "run: an output is not as its field");
+    }
+}
+
 // The rows of the largest batch fit the batch memory, each column before the next one.
 inline void check_outputs(const Reader &reader, const Windows &windows, const Order &order, std::size_t memory_nbytes,
                    const std::vector<std::int64_t> &columns, const std::vector<Output> &outputs, std::size_t label_nbytes,
                    const RunOptions &options) {
-    std::int64_t largest = order.ends.empty() ? std::min(order.batch, order.n_local) : 0;
-    for (std::int64_t b = 0; b < static_cast<std::int64_t>(order.ends.size()); ++b)
-        largest = std::max(largest, order.batch_end(b) - order.batch_begin(b));
+    const std::int64_t largest = largest_batch(order);
     const Catalog &catalog = reader.catalog();
     const bool is_placed = options.delivery == Delivery::placed;
     expect(options.room >= 0, "run: negative number");

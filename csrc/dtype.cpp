@@ -58,13 +58,36 @@ void move_row(std::byte *dst, const std::byte *src, std::ptrdiff_t stride, std::
     }
 }
 
+// One channel for a whole row, as constants, so that these loops vectorise.
+template <class To, class From, bool kDense, bool kChannel>
+void scale_loop(std::byte *dst, const std::byte *src, std::ptrdiff_t stride, std::size_t n, double scale, double mean, double std) {
+    const double pair[2] = {mean, std};
+    const Affine affine{kChannel ? pair : nullptr, scale};
+    const std::ptrdiff_t step = kDense ? static_cast<std::ptrdiff_t>(sizeof(From)) : stride;
+    for (std::size_t i = 0; i < n; ++i) {
+        const From value = load<From>(src + static_cast<std::ptrdiff_t>(i) * step);
+        const To out = transform<To, From, true>(value, false, affine, 0);
+        std::memcpy(dst + i * sizeof(To), &out, sizeof(To));
+    }
+}
+
 template <class To, class From>
 void scale_row(std::byte *dst, const std::byte *src, std::ptrdiff_t stride, std::size_t n, bool swap, const Affine &affine,
                u64 channel, u64 channel_step) {
-    for (std::size_t i = 0; i < n; ++i) {
-        const From value = load<From>(src + static_cast<std::ptrdiff_t>(i) * stride);
-        const To out = transform<To, From, true>(value, swap, affine, channel + i * channel_step);
-        std::memcpy(dst + i * sizeof(To), &out, sizeof(To));
+    const bool dense = stride == static_cast<std::ptrdiff_t>(sizeof(From));
+    if (!swap && affine.channels == nullptr) {
+        dense ? scale_loop<To, From, true, false>(dst, src, stride, n, affine.scale, 0, 1)
+              : scale_loop<To, From, false, false>(dst, src, stride, n, affine.scale, 0, 1);
+    } else if (!swap && channel_step == 0) {
+        const double mean = affine.channels[2 * channel], std = affine.channels[2 * channel + 1];
+        dense ? scale_loop<To, From, true, true>(dst, src, stride, n, affine.scale, mean, std)
+              : scale_loop<To, From, false, true>(dst, src, stride, n, affine.scale, mean, std);
+    } else {
+        for (std::size_t i = 0; i < n; ++i) {
+            const From value = load<From>(src + static_cast<std::ptrdiff_t>(i) * stride);
+            const To out = transform<To, From, true>(value, swap, affine, channel + i * channel_step);
+            std::memcpy(dst + i * sizeof(To), &out, sizeof(To));
+        }
     }
 }
 

@@ -130,23 +130,17 @@ class Files::Lease {
     bool kept_ = true;
 };
 
-Files::Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps)
+Files::Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps,
+             std::vector<const std::byte *> memory, std::shared_ptr<const void> owner)
     : paths_(std::move(paths)),
       sizes_(std::move(sizes)),
+      memory_(std::move(memory)),
+      owner_(std::move(owner)),
       max_descriptors_(std::max<std::size_t>(max_descriptors, 1)),
       max_maps_(max_maps),
       maps_(new std::atomic<const std::byte *>[sizes_.size()]) {
-    for (std::size_t i = 0; i < sizes_.size(); ++i) maps_[i].store(nullptr, std::memory_order_relaxed);
-}
-
-Files::Files(std::shared_ptr<const Resident> memory)
-    : paths_("memory", {6}),
-      sizes_{static_cast<std::int64_t>(memory->nbytes())},
-      memory_(std::move(memory)),
-      max_descriptors_(1),
-      max_maps_(1),
-      maps_(new std::atomic<const std::byte *>[1]) {
-    maps_[0].store(memory_->data(), std::memory_order_relaxed);
+    for (std::size_t i = 0; i < sizes_.size(); ++i)
+        maps_[i].store(memory_.empty() ? nullptr : memory_[i], std::memory_order_relaxed);
 }
 
 Resident::Resident(std::size_t nbytes) : nbytes_(nbytes) {
@@ -159,13 +153,12 @@ Resident::Resident(std::size_t nbytes) : nbytes_(nbytes) {
 Resident::~Resident() { ::munmap(data_, std::max<std::size_t>(nbytes_, 1)); }
 
 Files::~Files() {
-    if (memory_) return;
     for (const auto &[file, descriptor] : descriptors_) ::close(descriptor.fd);
     all_descriptors.fetch_sub(descriptors_.size());
     all_maps.fetch_sub(kept_maps_.load());
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
         const std::byte *begin = maps_[i].load();
-        if (begin != nullptr && begin != &kNothing)
+        if (begin != nullptr && begin != &kNothing && !is_memory(static_cast<std::uint32_t>(i)))
             ::munmap(const_cast<std::byte *>(begin), static_cast<std::size_t>(sizes_[i]));
     }
 }
@@ -270,8 +263,8 @@ void Files::read_all(const std::vector<Request> &requests, int n_threads) {
 }
 
 void Files::read(std::uint32_t file, std::int64_t offset, std::int64_t nbytes, std::byte *dst) {
-    if (memory_) {
-        std::memcpy(dst, memory_->data() + offset, static_cast<std::size_t>(nbytes));
+    if (is_memory(file)) {
+        std::memcpy(dst, memory_[file] + offset, static_cast<std::size_t>(nbytes));
         return;
     }
     const Lease lease(*this, file);
@@ -292,7 +285,7 @@ void Files::read(std::uint32_t file, std::int64_t offset, std::int64_t nbytes, s
 }
 
 void Files::announce(std::uint32_t file, std::int64_t offset, std::int64_t nbytes) {
-    if (memory_) return;
+    if (is_memory(file)) return;
     const Lease lease(*this, file);
     ::posix_fadvise(lease.fd(), offset, nbytes, POSIX_FADV_WILLNEED);
 }
@@ -338,6 +331,10 @@ double Files::resident_share(const std::vector<std::pair<std::uint32_t, std::int
     int resident = 0, asked = 0;
     for (const auto &[file, offset] : places) {
         if (offset >= sizes_[file]) continue;
+        if (is_memory(file)) {
+            ++resident, ++asked;
+            continue;
+        }
         const int fd = open_checked(file);  // not kept: a file that will be mapped needs no descriptor
         std::byte byte;
         iovec part{&byte, 1};

@@ -1,6 +1,7 @@
 // The files of a source: descriptors within a bound, positioned reads, kept maps.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -66,9 +67,11 @@ class Files {
     // `sizes` are the bytes of each file when it was scanned; a file of another size is an error when it is
     // opened. At most `max_descriptors` stay open and at most `max_maps` files stay mapped, by all objects of this
     // class together: both are limits of the process.
-    Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps);
-    // One file that is memory.
-    explicit Files(std::shared_ptr<const Resident> memory);
+    //
+    // `memory` has an address for each file that is memory and no file, nullptr for the others; it may be empty. `owner`
+    // keeps that memory.
+    Files(Paths paths, std::vector<std::int64_t> sizes, std::size_t max_descriptors, std::size_t max_maps,
+          std::vector<const std::byte *> memory = {}, std::shared_ptr<const void> owner = nullptr);
     ~Files();
     Files(const Files &) = delete;
     Files &operator=(const Files &) = delete;
@@ -95,6 +98,11 @@ class Files {
     // The error of touching a mapped file that has become shorter since (SIGBUS).
     ReadError shrunk(std::uint32_t file) const;
 
+    // Whether every one of them is memory.
+    bool is_all_memory() const {
+        return !memory_.empty() && std::find(memory_.begin(), memory_.end(), nullptr) == memory_.end();
+    }
+
     std::string path(std::uint32_t file) const { return paths_[file]; }
     std::int64_t nbytes(std::uint32_t file) const { return sizes_[file]; }
     std::size_t size() const { return sizes_.size(); }
@@ -116,6 +124,7 @@ class Files {
     };
     class Lease;
 
+    bool is_memory(std::uint32_t file) const { return !memory_.empty() && memory_[file] != nullptr; }
     int open_checked(std::uint32_t file);
     int open_retrying(const std::string &path);
     bool close_one_idle();
@@ -124,7 +133,8 @@ class Files {
 
     Paths paths_;
     std::vector<std::int64_t> sizes_;
-    const std::shared_ptr<const Resident> memory_;  // of the one file that is memory
+    const std::vector<const std::byte *> memory_;
+    const std::shared_ptr<const void> owner_;
     const std::size_t max_descriptors_, max_maps_;
 
     mutable std::mutex descriptors_mutex_;

@@ -61,11 +61,25 @@ Paths make_paths(const nb::bytes &bytes, const Array<std::int64_t, 1> &ends) {
     return {{bytes.c_str(), bytes.size()}, std::move(held)};
 }
 
+// A Python object that native code keeps alive, from whichever thread lets go of it.
+std::shared_ptr<const void> keep(nb::object object) {
+    if (object.is_none()) return nullptr;
+    return {object.release().ptr(), [](const void *kept) {
+                if (!Py_IsInitialized()) return;
+                const nb::gil_scoped_acquire acquire;
+                Py_DECREF(static_cast<PyObject *>(const_cast<void *>(kept)));
+            }};
+}
+
 std::shared_ptr<Files> make_files(const nb::bytes &paths, const Array<std::int64_t, 1> &ends, const Array<std::int64_t, 1> &sizes,
-                                  std::size_t max_descriptors, std::size_t max_maps) {
+                                  std::size_t max_descriptors, std::size_t max_maps, const std::vector<std::uintptr_t> &memory,
+                                  nb::object owner) {
     expect(ends.size() == sizes.size(), "files: expected one size per path");
-    return std::make_shared<Files>(make_paths(paths, ends), to_vector(sizes), max_descriptors,
-                                   max_maps);
+    expect(memory.empty() || memory.size() == sizes.size(), "files: expected one address per path");
+    std::vector<const std::byte *> addresses;
+    for (const std::uintptr_t address : memory) addresses.push_back(reinterpret_cast<const std::byte *>(address));
+    return std::make_shared<Files>(make_paths(paths, ends), to_vector(sizes), max_descriptors, max_maps, std::move(addresses),
+                                   keep(std::move(owner)));
 }
 
 void read_requests(Files &files, const Array<std::int64_t, 2> &rows, std::uintptr_t address, std::int64_t nbytes, int n_threads) {
@@ -143,7 +157,13 @@ nb::object dlpack_capsule(DlManagedTensor *tensor) {
 
 std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::shared_ptr<Files> files, int to, bool maps,
                                     double request_ns, double bytes_per_ns, std::int64_t max_gap, std::int64_t max_nbytes,
-                                    bool is_cold, bool raw) {
+                                    bool is_cold, bool raw, const std::optional<std::pair<double, std::vector<double>>> &scaling) {
+    Scaling values;
+    if (scaling) {
+        values = {true, scaling->first, scaling->second};
+        expect(!raw && find_scale(catalog->element.dtype, to_dtype(to)) != nullptr && values.channels.size() % 2 == 0,
+               "reader: only real values are scaled, and to a floating type");
+    }
     expect(raw ? to_dtype(to) == Dtype::uint8 : find_move(catalog->element.dtype, to_dtype(to)) != nullptr,
            raw ? "reader: expected raw bytes as uint8" : "reader: complex values have no real form");
     expect(request_ns >= 0 && bytes_per_ns > 0 && max_gap >= 0 && max_nbytes >= 1, "reader: number out of range");
@@ -156,7 +176,7 @@ std::shared_ptr<Reader> make_reader(std::shared_ptr<Catalog> catalog, std::share
     }
     return std::make_shared<Reader>(std::move(catalog), std::move(files), to_dtype(to),
                                     maps ? Reader::Io::mmap : Reader::Io::pread,
-                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes, is_cold}, raw);
+                                    Cost{request_ns, bytes_per_ns, max_gap, max_nbytes, is_cold}, raw, values);
 }
 
 nb::object read_item(const Reader &reader, std::int64_t item, int to) {
@@ -191,13 +211,14 @@ std::tuple<std::int64_t, std::int64_t> split_window(const Reader &reader, const 
 // ---- Order and windows --------------------------------------------------------------------------------------
 
 std::shared_ptr<Windows> make_windows(int kind, std::vector<std::int64_t> size, std::vector<std::int64_t> stride,
-                                      std::int64_t per_item, const std::optional<Array<std::int64_t, 1>> &ends) {
+                                      std::int64_t per_item, const std::optional<Array<std::int64_t, 1>> &ends, bool may_stick_out) {
     auto windows = std::make_shared<Windows>();
     expect(kind >= 0 && kind <= static_cast<int>(Windows::Kind::grid), "windows: unknown kind");
     windows->kind = static_cast<Windows::Kind>(kind);
     windows->size = std::move(size);
     windows->stride = std::move(stride);
     windows->per_item = per_item;
+    windows->may_stick_out = may_stick_out;
     if (ends) windows->ends = to_vector(*ends);
     const auto is_size = [](std::int64_t n) { return n >= 1 || n == -1; };
     expect(std::all_of(windows->size.begin(), windows->size.end(), is_size) &&
@@ -205,6 +226,81 @@ std::shared_ptr<Windows> make_windows(int kind, std::vector<std::int64_t> size, 
                per_item >= 1 && per_item <= UINT32_MAX && is_rising(windows->ends),
            "windows: number out of range");
     return windows;
+}
+
+// ---- Arranging ----------------------------------------------------------------------------------------------
+
+std::shared_ptr<Fit> make_fit(std::vector<std::int64_t> to, std::vector<std::int64_t> multiple, std::vector<std::int64_t> size,
+                              int align, bool shrinks, std::uint32_t flips, int turn_from, int turn_to) {
+    auto fit = std::make_shared<Fit>();
+    const auto ndim = static_cast<int>(to.size());
+    expect(to.size() <= kMaxNdim && multiple.size() == to.size() && size.size() == to.size(), "fit: expected one number per axis");
+    for (std::size_t i = 0; i < to.size(); ++i)
+        expect(to[i] >= -1 && multiple[i] >= 1 && (size[i] == -1 || size[i] >= 1), "fit: number out of range");
+    expect(align >= 0 && align <= 2, "fit: unknown align");
+    expect((turn_from == -1 && turn_to == -1) || (turn_from >= 0 && turn_to >= 0 && turn_from < ndim && turn_to < ndim && turn_from != turn_to),
+           "fit: no such plane");
+    *fit = {std::move(to), std::move(multiple), std::move(size), static_cast<Fit::Align>(align), shrinks, flips, turn_from, turn_to};
+    return fit;
+}
+
+std::shared_ptr<Form> make_form(std::shared_ptr<Reader> reader, std::shared_ptr<Reader> stored, std::vector<int> axes,
+                                std::vector<int> order, int to, int resized, int resize_mode, int pad_mode, const nb::bytes &pad_value,
+                                int channel_axis, const std::optional<std::pair<double, std::vector<double>>> &scaling) {
+    auto form = std::make_shared<Form>();
+    const int ndim = reader->catalog().item_ndim();
+    expect(static_cast<int>(axes.size()) == ndim && static_cast<int>(order.size()) == ndim, "form: expected one number per axis");
+    std::vector<int> sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    for (int axis = 0; axis < ndim; ++axis) expect(sorted[static_cast<std::size_t>(axis)] == axis && axes[static_cast<std::size_t>(axis)] >= -1, "form: number out of range");
+    expect(resize_mode >= -1 && resize_mode <= kArea && pad_mode >= 0 && pad_mode <= kWrap, "form: unknown mode");
+    expect(resize_mode < 0 || stored != nullptr, "form: expected a reader of what is resized");
+    expect(pad_value.size() == item_nbytes(to_dtype(to)), "form: expected the bytes of an element");
+    expect(pad_mode == kConstant || ndim <= kMaxAxes, "form: too many axes for this mode");
+    expect(channel_axis >= -1 && channel_axis < ndim, "form: no such axis");
+    if (resize_mode >= 0) {
+        const Dtype from = stored->to(), as = to_dtype(resized);
+        expect(!is_complex(from) && (as == from || as == Dtype::float32) && find_move(as, to_dtype(to)) != nullptr,
+               "form: values cannot be resized like this");
+    }
+    if (scaling) form->scaling = {true, scaling->first, scaling->second};
+    form->reader = std::move(reader);
+    form->stored = std::move(stored);
+    form->axes = std::move(axes);
+    form->order = std::move(order);
+    form->to = to_dtype(to);
+    form->resized = to_dtype(resized);
+    form->resize_mode = resize_mode;
+    form->pad_mode = pad_mode;
+    std::memcpy(form->pad_value.data(), pad_value.c_str(), pad_value.size());
+    form->channel_axis = channel_axis;
+    return form;
+}
+
+std::shared_ptr<Arranger> make_arranger(const std::vector<std::shared_ptr<Form>> &forms, std::shared_ptr<Windows> windows,
+                                        const Fit &fit, std::vector<std::uint8_t> masked, bool is_packed) {
+    expect(!forms.empty(), "arranger: expected a field");
+    std::vector<Form> fields;
+    const auto ndim = static_cast<int>(fit.ndim());
+    for (const auto &form : forms) {
+        int n_resized = 0;
+        std::vector<int> seen(fit.ndim(), 0);
+        for (const int axis : form->axes) {
+            expect(axis < ndim, "arranger: no such axis");
+            if (axis >= 0) expect(++seen[static_cast<std::size_t>(axis)] == 1, "arranger: an axis twice");
+            n_resized += axis >= 0 && (fit.size[static_cast<std::size_t>(axis)] >= 0 || (fit.shrinks && fit.to[static_cast<std::size_t>(axis)] >= 0));
+        }
+        if (fit.is_turned())
+            expect(seen[static_cast<std::size_t>(fit.turn_from)] == seen[static_cast<std::size_t>(fit.turn_to)], "arranger: a field with half a plane");
+        expect(form->resize_mode < 0 || (n_resized <= 3 && form->axes.size() <= kMaxAxes), "arranger: too many axes to resize");
+        expect(form->resize_mode >= 0 || n_resized == 0, "arranger: expected a mode to resize by");
+        expect(is_packed ? form->reader->to() == form->resized || form->resize_mode < 0 : form->reader->to() == form->to,
+               "arranger: expected a reader of what is delivered");
+        fields.push_back(*form);
+    }
+    expect(fields[0].axes.size() == fit.ndim() && masked.size() == fit.ndim(), "arranger: expected one number per axis");
+    for (int axis = 0; axis < ndim; ++axis) expect(fields[0].axes[static_cast<std::size_t>(axis)] == axis, "arranger: windows are those of the first field");
+    return std::make_shared<Arranger>(std::move(fields), std::move(windows), fit, std::move(masked), is_packed);
 }
 
 struct Epoch {
@@ -338,6 +434,7 @@ struct PyRun {
     std::vector<Output> outputs;
     std::shared_ptr<BatchMemory> others;  // of all columns but x: keeping labels does not keep windows
     std::size_t others_nbytes = 0;        // they lie before x
+    std::shared_ptr<const Arranger> arranger;
 
     // Wait without the GIL; Ctrl-C gets through.
     Filled wait() {
@@ -360,16 +457,22 @@ struct PyRun {
 
     std::vector<std::int64_t> shape_of(const Output &output, const Filled &filled) const {
         std::vector<std::int64_t> shape{filled.n};
-        if (output.is_window) shape.insert(shape.end(), filled.extent, filled.extent + filled.ndim);
-        else shape.insert(shape.end(), output.row_shape.begin(), output.row_shape.end());
+        const auto append = [&](const std::vector<std::int64_t> &row) { shape.insert(shape.end(), row.begin(), row.end()); };
+        if (!output.is_window) append(output.row_shape);
+        else if (!arranger) append({filled.extent, filled.extent + filled.ndim});
+        else if (output.field == Output::kMask) append(arranger->mask_shape(filled.extent));
+        else append(arranger->shape(static_cast<std::size_t>(output.field), filled.extent));
         return shape;
     }
+
+    // Whether a tensor lies with the windows, and not in memory of its own.
+    bool is_with_windows(const Output &output) const { return output.offset >= static_cast<std::int64_t>(others_nbytes); }
 
     // One DLPack capsule per output; None at the end. The tensors own the memory together.
     nb::object next() {
         const Filled filled = wait();
         if (filled.block == nullptr) return nb::none();
-        const auto n_windows = std::count_if(outputs.begin(), outputs.end(), [](const Output &o) { return o.is_window; });
+        const auto n_windows = std::count_if(outputs.begin(), outputs.end(), [&](const Output &o) { return is_with_windows(o); });
         Block *own = nullptr;
         if (static_cast<std::size_t>(n_windows) < outputs.size()) {
             try {
@@ -384,13 +487,13 @@ struct PyRun {
         filled.block->references.store(static_cast<int>(n_windows), std::memory_order_relaxed);
         nb::list capsules;
         for (const Output &output : outputs) {
-            Block *block = output.is_window ? filled.block : own;
+            Block *block = is_with_windows(output) ? filled.block : own;
             capsules.append(dlpack_capsule(make_tensor(block, block->data + output.offset, output.dtype, shape_of(output, filled))));
         }
         return capsules;
     }
 
-    // (slab address, block, windows in it, shapes of the outputs); None at the end. Where some were left out there are
+    // (slab address, block, windows in it, end of packed bytes, shapes of the outputs); None at the end. Where some were left out there are
     // more windows in it than in the batch. The slab is the caller's until release(block).
     nb::object next_slab() {
         const Filled filled = wait();
@@ -398,7 +501,7 @@ struct PyRun {
         nb::list shapes;
         for (const Output &output : outputs) shapes.append(nb::cast(shape_of(output, filled)));
         return nb::make_tuple(reinterpret_cast<std::uintptr_t>(filled.block->data),
-                              reinterpret_cast<std::uintptr_t>(filled.block), filled.n_rows, shapes);
+                              reinterpret_cast<std::uintptr_t>(filled.block), filled.n_rows, filled.packed_end, shapes);
     }
 
     void release(std::uintptr_t block) {
@@ -425,9 +528,11 @@ std::shared_ptr<Labels> make_labels(const nb::bytes &bytes, std::size_t row_nbyt
 PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader, std::shared_ptr<Windows> windows,
                 const Epoch &epoch, std::shared_ptr<BatchMemory> memory, std::shared_ptr<Labels> labels,
                 const std::vector<std::int64_t> &columns,
-                const std::vector<std::tuple<std::int64_t, int, std::optional<std::vector<std::int64_t>>>> &outputs, int depth,
+                const std::vector<std::tuple<std::int64_t, int, std::optional<std::vector<std::int64_t>>, int>> &outputs, int depth,
                 int batches_per_claim, int chunks_per_batch, bool consumer_helps, int on_error, std::int64_t max_errors,
-                int delivery, std::int64_t room, int to) {
+                int delivery, std::int64_t room, int to, std::size_t others_nbytes, std::shared_ptr<Arranger> arranger,
+                const std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> &fields,
+                const std::vector<std::int64_t> &told) {
     if (workers->process().is_other())
         throw std::runtime_error("loader: expected use in the process that made it, got a forked child; make a DataLoader "
                                  "after the fork, or use spawn");
@@ -435,20 +540,31 @@ PyRun *make_run(std::shared_ptr<Workers> workers, std::shared_ptr<Reader> reader
            "run: number out of range");
     expect(on_error >= 0 && on_error <= static_cast<int>(OnError::replace), "run: unknown on_error");
     expect(delivery >= 0 && delivery <= static_cast<int>(Delivery::listed), "run: unknown delivery");
-    const RunOptions options{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error), max_errors,
-                             static_cast<Delivery>(delivery), item_nbytes(to_dtype(to)), room};
+    RunOptions options{depth, batches_per_claim, chunks_per_batch, consumer_helps, static_cast<OnError>(on_error), max_errors,
+                       static_cast<Delivery>(delivery), item_nbytes(to_dtype(to)), room};
+    options.arranging.arranger = arranger;
+    for (const auto &[x, table, pads] : fields) options.arranging.fields.push_back({x, table, pads});
+    expect(told.size() == 4, "run: expected the offsets of four columns");
+    options.arranging.told = {columns.size() > 4 ? columns[4] : -1, told[0], told[1], told[2], told[3]};
     check_windows(reader->catalog(), *windows, epoch.order);
     expect(!labels || labels->bytes.size() == labels->row_nbytes * static_cast<std::size_t>(reader->catalog().n_items()),
            "run: expected one row of labels per item");
     expect(columns.size() == 9, "run: expected the offsets of nine columns");
     stuck_runs().sweep();
     auto run = std::make_unique<PyRun>();
-    for (const auto &[offset, dtype, row_shape] : outputs)
-        run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{})});
-    check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, labels ? labels->row_nbytes : 0, options);
+    for (const auto &[offset, dtype, row_shape, field] : outputs)
+        run->outputs.push_back({offset, to_dtype(dtype), !row_shape, row_shape.value_or(std::vector<std::int64_t>{}), field});
+    const std::size_t label_nbytes = labels ? labels->row_nbytes : 0;
+    if (arranger)
+        check_arranged(options.arranging, epoch.order, memory->nbytes(), static_cast<std::int64_t>(label_nbytes), columns, run->outputs, room);
+    else
+        check_outputs(*reader, *windows, epoch.order, memory->nbytes(), columns, run->outputs, label_nbytes, options);
+    run->others_nbytes = others_nbytes;
+    run->arranger = std::move(arranger);
+    expect(others_nbytes <= memory->nbytes(), "run: expected other columns within the batch memory");
     for (const Output &output : run->outputs) {
-        expect(output.is_window ? output.offset == columns[0] : output.offset <= columns[0], "run: expected x behind all other outputs");
-        if (!output.is_window) run->others_nbytes = static_cast<std::size_t>(columns[0]);
+        if (output.is_window || output.offset >= static_cast<std::int64_t>(others_nbytes)) continue;
+        expect(output.offset >= 0, "run: negative number");
     }
     run->others = std::make_shared<BatchMemory>(std::max<std::size_t>(run->others_nbytes, 1), static_cast<std::size_t>(depth) + 1);
     run->run = make_run_shared(std::move(workers), std::move(reader), std::move(windows), std::move(labels),
@@ -526,16 +642,20 @@ void place_box(std::uintptr_t dst, std::uintptr_t src, int from, int to, const s
     expect(find_move(to_dtype(from), to_dtype(to)) != nullptr, "place: complex values have no real form");
     expect(!affine || find_scale(to_dtype(from), to_dtype(to)) != nullptr, "place: only real values are scaled, and to a floating type");
     Box box;
+    Scaling scaling;
     for (std::size_t axis = 0; axis < shape.size(); ++axis) box.append(shape[axis], src_stride[axis], dst_stride[axis]);
     const nb::gil_scoped_release release;
     if (affine) {
         const auto [scale, channels, axis] = *affine;
-        place_scaled(reinterpret_cast<std::byte *>(dst), reinterpret_cast<const std::byte *>(src), box, axis, to_dtype(from),
-                     to_dtype(to), swap, {reinterpret_cast<const double *>(channels), scale});
-        return;
+        scaling = {true, scale, {}};
+        const auto *pairs = reinterpret_cast<const double *>(channels);
+        const std::int64_t n = axis < 0 ? 1 : box.shape[axis];
+        if (pairs != nullptr) scaling.channels.assign(pairs, pairs + 2 * n);
+        box.channel = axis;
     }
-    simplify(box);
-    Placer(to_dtype(from), to_dtype(to))(reinterpret_cast<std::byte *>(dst), reinterpret_cast<const std::byte *>(src), box, swap);
+    const Shift shift = simplify(box);
+    Placer(to_dtype(from), to_dtype(to), scaling)(reinterpret_cast<std::byte *>(dst) + shift.dst,
+                                                  reinterpret_cast<const std::byte *>(src) + shift.src, box, swap);
 }
 
 // Paths are bytes; Python keeps those that are not UTF-8 as surrogates.
@@ -562,17 +682,18 @@ NB_MODULE(_native, m) {
     });
 
     nb::class_<Files>(m, "Files", "The files of a source: descriptors and maps within bounds.")
-        .def(nb::new_(&make_files), "paths"_a, "ends"_a, "sizes"_a, "max_descriptors"_a, "max_maps"_a)
+        .def(nb::new_(&make_files), "paths"_a, "ends"_a, "sizes"_a, "max_descriptors"_a, "max_maps"_a,
+             "memory"_a = std::vector<std::uintptr_t>{}, "owner"_a.none() = nb::none(),
+             "`memory` has an address for each file that is memory and no file, 0 for the others; `owner` keeps it.")
         .def("resident_share",
              [](Files &files, const std::vector<std::pair<std::uint32_t, std::int64_t>> &places) {
                  for (const auto &place : places) expect(place.first < files.size(), "files: no such file");
                  const nb::gil_scoped_release release;
                  return files.resident_share(places);
              }, "places"_a)
-        .def_static("of_memory", [](std::shared_ptr<Resident> memory) { return std::make_shared<Files>(std::move(memory)); },
-                    "memory"_a)
         .def("read_all", &read_requests, "requests"_a, "address"_a, "nbytes"_a, "n_threads"_a,
              "Read rows of (file, offset, nbytes, byte of the memory at `address`), which has `nbytes`.")
+        .def_prop_ro("is_memory", &Files::is_all_memory)
         .def_prop_ro("open_descriptors", &Files::open_descriptors)
         .def_prop_ro("kept_maps", &Files::kept_maps)
         .def_prop_ro("is_out_of_maps", &Files::is_out_of_maps)
@@ -596,13 +717,26 @@ NB_MODULE(_native, m) {
 
     nb::class_<Reader>(m, "Reader", "Windows of items, read from files into batches.")
         .def(nb::new_(&make_reader), "catalog"_a, "files"_a, "to"_a, "maps"_a, "request_ns"_a, "bytes_per_ns"_a, "max_gap"_a,
-             "max_nbytes"_a, "is_cold"_a = false, "raw"_a = false)
+             "max_nbytes"_a, "is_cold"_a = false, "raw"_a = false, "scaling"_a.none() = nb::none(),
+             "`scaling`: the scale, and mean and std of each channel behind one another; none for 0 and 1.")
         .def_prop_ro("is_uniform", [](const Reader &reader) { return reader.catalog().is_uniform; })
         .def("read", &read_item, "item"_a, "to"_a)
         .def("split", &split_window, "windows"_a, "item"_a);
 
     nb::class_<Windows>(m, "Windows", "Which box of an item each sample shows.")
-        .def(nb::new_(&make_windows), "kind"_a, "size"_a, "stride"_a, "per_item"_a, "ends"_a.none());
+        .def(nb::new_(&make_windows), "kind"_a, "size"_a, "stride"_a, "per_item"_a, "ends"_a.none(),
+             "may_stick_out"_a = false);
+
+    nb::class_<Fit>(m, "Fit", "How windows fill samples of one shape.")
+        .def(nb::new_(&make_fit), "to"_a, "multiple"_a, "size"_a, "align"_a, "shrinks"_a, "flips"_a, "turn_from"_a, "turn_to"_a);
+
+    nb::class_<Form>(m, "Form", "How one field is delivered.")
+        .def(nb::new_(&make_form), "reader"_a, "stored"_a.none(), "axes"_a, "order"_a, "to"_a, "resized"_a, "resize_mode"_a,
+             "pad_mode"_a, "pad_value"_a, "channel_axis"_a, "scaling"_a.none());
+
+    nb::class_<Arranger>(m, "Arranger", "Puts windows of several fields into the rows of a batch.")
+        .def(nb::new_(&make_arranger), "forms"_a, "windows"_a, "fit"_a, "masked"_a, "is_packed"_a)
+        .def_prop_ro("room", &Arranger::room, "Bytes that a sample needs at most where windows are packed.");
 
     nb::class_<Epoch>(m, "Epoch", "Which sample stands where in an epoch.")
         .def(nb::new_(&make_epoch), "seed"_a, "epoch"_a, "shuffle"_a, "block"_a, "blocks_mixed"_a, "n_samples"_a, "first"_a,
@@ -631,10 +765,10 @@ NB_MODULE(_native, m) {
     nb::class_<PyRun>(m, "Run", "One epoch in progress.")
         .def(nb::new_(&make_run), "workers"_a, "reader"_a, "windows"_a, "epoch"_a, "memory"_a, "labels"_a.none(), "columns"_a,
              "outputs"_a, "depth"_a, "batches_per_claim"_a, "chunks_per_batch"_a, "consumer_helps"_a, "on_error"_a, "max_errors"_a, "delivery"_a, "room"_a,
-             "to"_a)
+             "to"_a, "others_nbytes"_a, "arranger"_a.none(), "fields"_a, "told"_a)
         .def("next", &PyRun::next, nb::sig("def next(self) -> list[object] | None"))
         .def("next_slab", &PyRun::next_slab,
-             nb::sig("def next_slab(self) -> tuple[int, int, int, list[list[int]]] | None"))
+             nb::sig("def next_slab(self) -> tuple[int, int, int, int, list[list[int]]] | None"))
         .def("release", &PyRun::release, "block"_a)
         .def("close", [](PyRun &self) {
             const nb::gil_scoped_release release;

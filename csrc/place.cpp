@@ -53,16 +53,17 @@ CopyRows pick_copy(std::size_t nbytes) {
     return copy_tiny_rows<1>;
 }
 
-// Call `row(dst, src)` for every index of the first `outer` axes.
+// Call `row(dst, src, channel)` for every index of the first `outer` axes.
 template <class Row>
 void for_each_row(std::byte *dst, const std::byte *src, const Box &box, int outer, Row row) {
     if (outer == 0) {
-        row(dst, src);
+        row(dst, src, static_cast<u64>(box.first_channel));
         return;
     }
     std::int64_t index[kMaxNdim] = {};
+    const bool has_channel = box.channel >= 0 && box.channel < outer;
     for (;;) {
-        row(dst, src);
+        row(dst, src, static_cast<u64>(box.first_channel + (has_channel ? index[box.channel] : 0)));
         int axis = outer - 1;
         while (++index[axis] == box.shape[axis]) {
             dst -= (box.shape[axis] - 1) * box.dst_stride[axis];
@@ -75,31 +76,121 @@ void for_each_row(std::byte *dst, const std::byte *src, const Box &box, int oute
     }
 }
 
+void swap_axes(Box &box, int a, int b) {
+    std::swap(box.shape[a], box.shape[b]);
+    std::swap(box.src_stride[a], box.src_stride[b]);
+    std::swap(box.dst_stride[a], box.dst_stride[b]);
+    if (box.channel == a || box.channel == b) box.channel = box.channel == a ? b : a;
+}
+
+template <std::size_t kNbytes>
+void spread(std::byte *dst, std::int64_t stride, const std::byte *from, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) std::memcpy(dst + static_cast<std::int64_t>(i) * stride, from + i * kNbytes, kNbytes);
+}
+
+// Rows of channels that are scaled at a time.
+constexpr std::size_t kPixels = 1024;
+
+// Fewer elements than this are no row: their channels are gone through one by one.
+constexpr std::int64_t kShortRow = 16;
+
 }  // namespace
 
-void simplify(Box &box) {
-    int n = 0;
+Shift simplify(Box &box) {
+    Shift shift;
+    int n = 0, channel = -1;
     for (int axis = 0; axis < box.ndim; ++axis) {
         if (box.shape[axis] == 1) continue;
         box.shape[n] = box.shape[axis];
         box.src_stride[n] = box.src_stride[axis];
         box.dst_stride[n] = box.dst_stride[axis];
-        if (n > 0 && box.src_stride[n - 1] == box.src_stride[n] * box.shape[n] &&
+        if (box.dst_stride[n] < 0 && box.shape[n] > 0 && axis != box.channel) {
+            shift.src += (box.shape[n] - 1) * box.src_stride[n];
+            shift.dst += (box.shape[n] - 1) * box.dst_stride[n];
+            box.src_stride[n] = -box.src_stride[n];
+            box.dst_stride[n] = -box.dst_stride[n];
+        }
+        const bool is_channel = axis == box.channel;
+        if (n > 0 && !is_channel && channel != n - 1 && box.src_stride[n - 1] == box.src_stride[n] * box.shape[n] &&
             box.dst_stride[n - 1] == box.dst_stride[n] * box.shape[n]) {
             box.shape[n - 1] *= box.shape[n];
             box.src_stride[n - 1] = box.src_stride[n];
             box.dst_stride[n - 1] = box.dst_stride[n];
         } else {
+            if (is_channel) channel = n;
             ++n;
         }
     }
     box.ndim = n;
-    for (int axis = 0; axis + 1 < n; ++axis)  // only boxes of column-major arrays need it
-        if (box.dst_stride[axis] < box.dst_stride[n - 1]) {
-            std::swap(box.shape[axis], box.shape[n - 1]);
-            std::swap(box.src_stride[axis], box.src_stride[n - 1]);
-            std::swap(box.dst_stride[axis], box.dst_stride[n - 1]);
+    box.channel = channel;
+    for (int axis = 0; axis + 1 < n; ++axis)  // only boxes whose axes change places need it
+        if (box.dst_stride[axis] < box.dst_stride[n - 1]) swap_axes(box, axis, n - 1);
+    return shift;
+}
+
+Placer::Placer(Dtype from, Dtype to, const Scaling &scaling)
+    : move_(find_move(from, to)),
+      scale_(scaling.is_on ? find_scale(from, to) : nullptr),
+      from_nbytes_(item_nbytes(from)),
+      to_nbytes_(item_nbytes(to)),
+      same_(from == to),
+      scale_by_(scaling.scale),
+      channels_(scaling.channels),
+      n_channels_(scaling.channels.size() / 2) {
+    if (n_channels_ < 2) return;
+    while (channels_.size() < 2 * kPixels) channels_.insert(channels_.end(), scaling.channels.begin(), scaling.channels.end());
+}
+
+void Placer::row(std::byte *dst, const std::byte *src, std::int64_t src_stride, std::size_t n, bool swap, u64 channel,
+                 u64 channel_step) const {
+    if (scale_ == nullptr) {
+        move_(dst, src, src_stride, n, swap);
+        return;
+    }
+    scale_(dst, src, src_stride, n, swap, {channels_.empty() ? nullptr : channels_.data(), scale_by_},
+           n_channels_ > 1 ? channel : 0, n_channels_ > 1 ? channel_step : 0);
+}
+
+// Rows along axis `along`, whose elements lie apart at the destination: through a block that stays in the cache.
+void Placer::scatter(std::byte *dst, const std::byte *src, const Box &box, int along, bool swap) const {
+    constexpr std::size_t block = 256;
+    alignas(64) std::byte dense[block * sizeof(Complex128)];
+    Box rows = box;
+    swap_axes(rows, along, rows.ndim - 1);
+    const int last = rows.ndim - 1;
+    const auto n = static_cast<std::size_t>(rows.shape[last]);
+    const std::int64_t to_step = rows.dst_stride[last], from_step = rows.src_stride[last];
+    const u64 channel_step = rows.channel == last ? 1 : 0;
+    for_each_row(dst, src, rows, last, [&](std::byte *d, const std::byte *s, u64 channel) {
+        for (std::size_t i = 0; i < n; i += block) {
+            const std::size_t count = std::min(block, n - i);
+            row(dense, s + static_cast<std::int64_t>(i) * from_step, from_step, count, swap, channel + i * channel_step, channel_step);
+            std::byte *to = d + static_cast<std::int64_t>(i) * to_step;
+            switch (to_nbytes_) {
+                case 1: spread<1>(to, to_step, dense, count); break;
+                case 2: spread<2>(to, to_step, dense, count); break;
+                case 4: spread<4>(to, to_step, dense, count); break;
+                case 8: spread<8>(to, to_step, dense, count); break;
+                default: spread<16>(to, to_step, dense, count); break;
+            }
         }
+    });
+}
+
+// Rows of pixels whose channels lie together on both sides. False when there are none.
+bool Placer::place_pixels(std::byte *dst, const std::byte *src, const Box &box, bool swap) const {
+    const int last = box.ndim - 1;
+    const auto from = static_cast<std::int64_t>(from_nbytes_), to = static_cast<std::int64_t>(to_nbytes_);
+    if (scale_ == nullptr || last < 1 || box.channel != last || box.first_channel != 0 || box.src_stride[last] != from || box.dst_stride[last] != to ||
+        box.src_stride[last - 1] != box.shape[last] * from || box.dst_stride[last - 1] != box.shape[last] * to)
+        return false;
+    const auto n = static_cast<std::size_t>(box.shape[last] * box.shape[last - 1]);
+    const std::size_t most = channels_.size() / 2 / n_channels_ * n_channels_;
+    for_each_row(dst, src, box, last - 1, [&](std::byte *d, const std::byte *s, u64) {
+        for (std::size_t i = 0; i < n; i += most)
+            row(d + i * to_nbytes_, s + i * from_nbytes_, from, std::min(most, n - i), swap, 0, 1);
+    });
+    return true;
 }
 
 void Placer::operator()(std::byte *dst, const std::byte *src, const Box &box, bool swap) const {
@@ -107,15 +198,19 @@ void Placer::operator()(std::byte *dst, const std::byte *src, const Box &box, bo
         if (box.shape[axis] == 0) return;
     const int last = box.ndim - 1;
     if (box.ndim == 0) {
-        move_(dst, src, static_cast<std::ptrdiff_t>(from_nbytes_), 1, swap);
+        row(dst, src, static_cast<std::int64_t>(from_nbytes_), 1, swap, static_cast<u64>(box.first_channel), 0);
         return;
     }
+    if (place_pixels(dst, src, box, swap)) return;
     const bool dense_dst = box.dst_stride[last] == static_cast<std::int64_t>(to_nbytes_);
-    if (!dense_dst) {  // no axis is dense at the destination: element by element
-        for_each_row(dst, src, box, box.ndim, [&](std::byte *d, const std::byte *s) {
-            move_(d, s, static_cast<std::ptrdiff_t>(from_nbytes_), 1, swap);
-        });
-        return;
+    if (!dense_dst || box.shape[last] < kShortRow) {  // take longer rows, if there are any
+        int along = last;
+        for (int axis = 0; axis < last; ++axis)
+            if (box.shape[axis] > box.shape[along] && (box.shape[axis] >= 4 * box.shape[along])) along = axis;
+        if (!dense_dst || along != last) {
+            scatter(dst, src, box, along, swap);
+            return;
+        }
     }
     const bool dense_src = box.src_stride[last] == static_cast<std::int64_t>(from_nbytes_);
     const auto n = static_cast<std::size_t>(box.shape[last]);
@@ -126,49 +221,15 @@ void Placer::operator()(std::byte *dst, const std::byte *src, const Box &box, bo
             copy(dst, src, 1, 0, 0, nbytes);
             return;
         }
-        for_each_row(dst, src, box, last - 1, [&](std::byte *d, const std::byte *s) {
+        for_each_row(dst, src, box, last - 1, [&](std::byte *d, const std::byte *s, u64) {
             copy(d, s, box.shape[last - 1], box.dst_stride[last - 1], box.src_stride[last - 1], nbytes);
         });
         return;
     }
-    for_each_row(dst, src, box, last, [&](std::byte *d, const std::byte *s) {
-        move_(d, s, box.src_stride[last], n, swap);
+    const u64 channel_step = box.channel == last ? 1 : 0;
+    for_each_row(dst, src, box, last, [&](std::byte *d, const std::byte *s, u64 channel) {
+        row(d, s, box.src_stride[last], n, swap, channel, channel_step);
     });
-}
-
-void place_scaled(std::byte *dst, const std::byte *src, const Box &box, int channel_axis, Dtype from, Dtype to, bool swap,
-                  const Affine &affine) {
-    const ScaleRow scale = find_scale(from, to);
-    const auto to_nbytes = static_cast<std::int64_t>(item_nbytes(to));
-    int row = -1;  // the axis that is dense at the destination
-    Box outer;
-    int channel_in_outer = -1;
-    for (int axis = 0; axis < box.ndim; ++axis) {
-        if (box.shape[axis] == 0) return;
-        if (box.dst_stride[axis] == to_nbytes && box.shape[axis] > 1) row = axis;
-    }
-    for (int axis = 0; axis < box.ndim; ++axis) {
-        if (axis == row) continue;
-        if (axis == channel_axis) channel_in_outer = outer.ndim;
-        outer.append(box.shape[axis], box.src_stride[axis], box.dst_stride[axis]);
-    }
-    const std::size_t n = row < 0 ? 1 : static_cast<std::size_t>(box.shape[row]);
-    const std::int64_t step = row < 0 ? 0 : box.src_stride[row];
-    const u64 channel_step = row >= 0 && row == channel_axis ? 1 : 0;
-    std::int64_t index[kMaxNdim] = {};
-    for (;;) {
-        std::byte *to_row = dst;
-        const std::byte *from_row = src;
-        for (int axis = 0; axis < outer.ndim; ++axis) {
-            to_row += index[axis] * outer.dst_stride[axis];
-            from_row += index[axis] * outer.src_stride[axis];
-        }
-        const u64 channel = channel_in_outer < 0 ? 0 : static_cast<u64>(index[channel_in_outer]);
-        scale(to_row, from_row, step, n, swap, affine, channel, channel_step);
-        int axis = outer.ndim - 1;
-        while (axis >= 0 && ++index[axis] == outer.shape[axis]) index[axis--] = 0;
-        if (axis < 0) return;
-    }
 }
 
 Placer::CopyRows Placer::find_rows(const Box &box, bool swap) const {

@@ -42,6 +42,7 @@ struct Reader::Copies {
     const Box *prepared = nullptr;  // the last piece's box, and what was made of it
     bool swap = false;
     Box simple = {};
+    Shift shift = {};
     Placer::CopyRows rows = nullptr;
     std::int64_t elements = 0;
 
@@ -50,7 +51,7 @@ struct Reader::Copies {
         prepared = piece.box;
         swap = piece.swap;
         simple = *piece.box;
-        simplify(simple);
+        shift = simplify(simple);
         rows = reader->placer_.find_rows(simple, swap);
         elements = n_elements(simple);
     }
@@ -76,14 +77,15 @@ struct Reader::Copies {
                 if (next != nullptr) prefetch_pages(next + pieces[done + 1].first, simple);
             }
             touching = piece.file;
-            const std::byte *src = file + piece.first;
+            const std::byte *src = file + piece.first + shift.src;
+            std::byte *dst = piece.dst + shift.dst;
             if (rows == nullptr) {
-                reader->placer_(piece.dst, src, simple, piece.swap);
+                reader->placer_(dst, src, simple, piece.swap);
             } else if (simple.ndim == 2) {
-                rows(piece.dst, src, simple.shape[0], simple.dst_stride[0], simple.src_stride[0],
+                rows(dst, src, simple.shape[0], simple.dst_stride[0], simple.src_stride[0],
                      static_cast<std::size_t>(simple.shape[1]) * item);
             } else {
-                rows(piece.dst, src, 1, 0, 0, static_cast<std::size_t>(simple.shape[0]) * item);
+                rows(dst, src, 1, 0, 0, static_cast<std::size_t>(simple.shape[0]) * item);
             }
             nbytes += elements * static_cast<std::int64_t>(item);
         }
@@ -111,7 +113,11 @@ Box file_order(const Box &box) {
     std::iota(axes, axes + box.ndim, 0);
     std::stable_sort(axes, axes + box.ndim, [&](int a, int b) { return box.src_stride[a] > box.src_stride[b]; });
     Box sorted;
-    for (int i = 0; i < box.ndim; ++i) sorted.append(box.shape[axes[i]], box.src_stride[axes[i]], box.dst_stride[axes[i]]);
+    sorted.first_channel = box.first_channel;
+    for (int i = 0; i < box.ndim; ++i) {
+        if (axes[i] == box.channel) sorted.channel = i;
+        sorted.append(box.shape[axes[i]], box.src_stride[axes[i]], box.dst_stride[axes[i]]);
+    }
     return sorted;
 }
 
@@ -154,16 +160,20 @@ class Cut {
     Part part(std::int64_t number) const {
         Part part;
         const std::int64_t slice = number % n_slices_;
-        std::int64_t rest = number / n_slices_;
+        std::int64_t rest = number / n_slices_, channel = 0;
         for (int axis = level_ - 1; axis >= 0; --axis) {
             const std::int64_t index = rest % box_.shape[axis];
+            if (axis == box_.channel) channel = index;
             rest /= box_.shape[axis];
             part.src += index * box_.src_stride[axis];
             part.dst += index * box_.dst_stride[axis];
         }
         for (int axis = level_; axis < box_.ndim; ++axis)
             part.box.append(box_.shape[axis], box_.src_stride[axis], box_.dst_stride[axis]);
+        part.box.first_channel = box_.first_channel + channel;
+        if (box_.channel >= level_) part.box.channel = box_.channel - level_;
         if (per_slice_ > 0) {
+            if (part.box.channel == 0) part.box.first_channel += slice * per_slice_;
             part.src += slice * per_slice_ * part.box.src_stride[0];
             part.dst += slice * per_slice_ * part.box.dst_stride[0];
             part.box.shape[0] = std::min(per_slice_, part.box.shape[0] - slice * per_slice_);
@@ -248,8 +258,8 @@ void Reader::fill_by_reads(std::span<const Piece> pieces, const std::atomic<bool
             const Span &span = spans[s];
             const Piece &piece = pieces[span.window];
             Part part = cuts.of(piece).part(span.part);
-            simplify(part.box);
-            placer_(piece.dst + part.dst, bytes + (span.offset - read.offset), part.box, piece.swap);
+            const Shift shift = simplify(part.box);
+            placer_(piece.dst + part.dst + shift.dst, bytes + (span.offset - read.offset) + shift.src, part.box, piece.swap);
         }
     }
 }

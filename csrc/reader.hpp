@@ -28,9 +28,10 @@ class Reader {
     enum class Io : int { pread, mmap };
 
     // With `raw`, pieces are boxes of bytes that are copied as they are; `to` is then uint8.
-    Reader(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Files> files, Dtype to, Io io, Cost cost, bool raw)
+    Reader(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Files> files, Dtype to, Io io, Cost cost, bool raw,
+           const Scaling &scaling = {})
         : catalog_(std::move(catalog)), files_(std::move(files)), to_(to),
-          placer_(raw ? Dtype::uint8 : catalog_->element.dtype, to), io_(io), cost_(cost) {}
+          placer_(raw ? Dtype::uint8 : catalog_->element.dtype, to, scaling), io_(io), cost_(cost) {}
 
     // Thrown by fill() when it was told to stop.
     struct Stopped {};

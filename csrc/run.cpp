@@ -65,6 +65,7 @@ bool Run::claim(Part &part) {
             if (claimed.filled.block == nullptr) break;
             claimed.error = nullptr;
             claimed.chunks_left.store(options_.chunks_per_batch);
+            claimed.packed_end.store(0);
             claimed.state.store(kFilling);
             ++last;
         }
@@ -115,7 +116,7 @@ void Run::complete(std::int64_t batch) {
             fail(batch, std::current_exception());
         }
     }
-    if (columns_.table >= 0 && is_whole) point_into_batch(batch);
+    if (is_whole) point_into_batch(batch);
     finished.state.store(kReady, std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) && batch == consumed_.load()) {
         const std::lock_guard guard(mutex_);
@@ -165,6 +166,7 @@ bool Run::next(Filled &filled, std::int64_t timeout_ns) {
             return true;
         }
         filled = wanted.filled;
+        filled.packed_end = wanted.packed_end.load();
         wanted.filled.block = nullptr;
         wanted.state.store(kFree, std::memory_order_relaxed);
     }
@@ -210,90 +212,119 @@ void Run::fill_chunk(std::int64_t batch, std::int64_t chunk) {
         filling.filled.ndim = reader_->catalog().item_ndim();
     }
     if (first == last) return;
-    thread_local std::vector<Sample> samples;
-    thread_local PieceMaker::Made made;
-    samples.clear();
+    thread_local Share share;
+    const Arranger *arranger = options_.arranging.arranger.get();
+    share.batch = batch;
+    share.begin = arranger == nullptr ? first : 0;  // one large window makes all of its batch large
+    share.samples.clear();
     const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
-    for (std::int64_t j = first; j < last; ++j) samples.push_back(order_.at(begin + j, locate));
-
-    std::int64_t extent[kMaxNdim];
-    const std::int64_t nbytes = pieces_.sample_nbytes(samples.front().item, extent);
-    if (first == 0) std::copy(extent, extent + filling.filled.ndim, filling.filled.extent);
-    std::byte *data = filling.filled.block->data;
+    for (std::int64_t j = share.begin; j < (arranger == nullptr ? last : n); ++j) share.samples.push_back(order_.at(begin + j, locate));
+    if (arranger == nullptr) share.nbytes = pieces_.sample_nbytes(share.samples.front().item, share.extent);
+    else arranger->target(share.samples, key_, share.extent);
+    if (first == 0) std::copy(share.extent, share.extent + filling.filled.ndim, filling.filled.extent);
     try {
-        fill_windows(samples, first, data, nbytes, made);
+        fill_rows(share, first, last);
     } catch (const ReadError &) {
         if (options_.on_error == OnError::raise) throw;
-        fill_one_by_one(batch, samples, first, nbytes);
+        fill_one_by_one(share, first, last);
     }
-    write_columns(samples, first, data);
-    const std::int64_t elements = (last - first) * nbytes / static_cast<std::int64_t>(options_.to_nbytes);
-    useful_nbytes_.fetch_add(elements * pieces_.from_nbytes(), std::memory_order_relaxed);
+    write_columns(share, first, last, filling.filled.block->data);
 }
 
-// Windows of consecutive rows of a batch, the first of them row `first`.
-void Run::fill_windows(std::span<const Sample> samples, std::int64_t first, std::byte *data, std::int64_t nbytes,
-                       PieceMaker::Made &made) const {
+void Run::fill_rows(Share &share, std::int64_t first, std::int64_t last) {
+    std::byte *data = slot(share.batch).filled.block->data;
+    if (options_.arranging.arranger) arrange(share, first, last, data);
+    else fill_windows(share, first, last, data);
+}
+
+void Run::fill_windows(Share &share, std::int64_t first, std::int64_t last, std::byte *data) {
+    const std::span<const Sample> samples(share.samples.data() + share.at(first), static_cast<std::size_t>(last - first));
     std::byte *x = data + columns_.x;
     auto *table = reinterpret_cast<std::int64_t *>(data + columns_.table);
     switch (options_.delivery) {
         case Delivery::placed:
-            reader_->fill(pieces_.make(samples, x + first * nbytes, nbytes, made), closed_);
+            reader_->fill(pieces_.make(samples, x + first * share.nbytes, share.nbytes, share.made), closed_);
             break;
         case Delivery::shipped:
-            reader_->fill(shipper_.ship(samples, first, x, table, made), closed_);
+            reader_->fill(shipper_.ship(samples, first, x, table, share.made), closed_);
             break;
         case Delivery::listed:
-            shipper_.list(samples, reader_->files(), table, reinterpret_cast<std::int64_t *>(data + columns_.reads), made);
+            shipper_.list(samples, reader_->files(), table, reinterpret_cast<std::int64_t *>(data + columns_.reads), share.made);
             break;
     }
+    const std::int64_t elements = (last - first) * share.nbytes / static_cast<std::int64_t>(options_.to_nbytes);
+    useful_nbytes_.fetch_add(elements * pieces_.from_nbytes(), std::memory_order_relaxed);
 }
 
-// Windows of a batch lie behind one another.
+void Run::arrange(Share &share, std::int64_t first, std::int64_t last, std::byte *data) {
+    const Arranging &arranging = options_.arranging;
+    const Filling done = arranging.arranger->fill(share.samples, static_cast<std::size_t>(first), static_cast<std::size_t>(last), key_,
+                                                  share.extent, data, arranging.fields, arranging.told, options_.room, closed_);
+    std::atomic<std::int64_t> &end = slot(share.batch).packed_end;
+    for (std::int64_t seen = end.load(); seen < done.packed_end && !end.compare_exchange_weak(seen, done.packed_end);) {}
+    useful_nbytes_.fetch_add(done.useful_nbytes, std::memory_order_relaxed);
+}
+
+// Windows of a batch lie behind one another, also where some were left out.
 void Run::point_into_batch(std::int64_t batch) {
     const Filled &filled = slot(batch).filled;
-    auto nbytes = static_cast<std::int64_t>(options_.to_nbytes);
-    for (int axis = 0; axis < filled.ndim; ++axis) nbytes *= filled.extent[axis];
-    auto *table = reinterpret_cast<std::int64_t *>(filled.block->data + columns_.table);
-    for (std::int64_t row = 0; row < filled.n; ++row) table[row * shipper_.row_length() + 1] = row * nbytes;
-}
-
-// Find the samples that cannot be read, and leave them out or put others in their place.
-void Run::fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t nbytes) {
-    Slot &filling = slot(batch);
-    PieceMaker::Made made;
-    const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-        const std::int64_t row = first + static_cast<std::int64_t>(i);
-        const Sample wanted = samples[i];
-        for (std::uint32_t tries = 0;; ++tries) {
-            try {
-                fill_windows({&samples[i], 1}, row, filling.filled.block->data, nbytes, made);
-                break;
-            } catch (const ReadError &error) {
-                const std::lock_guard guard(mutex_);
-                failures_.push_back({batch, samples[i].item, samples[i].crop, error.what()});
-                if (options_.max_errors >= 0 && static_cast<std::int64_t>(failures_.size()) > options_.max_errors) throw;
-                if (options_.on_error == OnError::replace && tries == kMaxReplacements) throw;
-            }
-            if (options_.on_error == OnError::skip) {
-                filling.skipped[static_cast<std::size_t>(first) + i] = 1;
-                break;
-            }
-            const u64 word = draw(key_, static_cast<u64>(wanted.item), wanted.crop, kReplace, tries).low();
-            samples[i] = order_.stand_in(word, locate);
-            samples[i].valid = wanted.valid;
+    const auto table_at = [&](std::int64_t column) { return reinterpret_cast<std::int64_t *>(filled.block->data + column); };
+    if (columns_.table >= 0) {
+        auto nbytes = static_cast<std::int64_t>(options_.to_nbytes);
+        for (int axis = 0; axis < filled.ndim; ++axis) nbytes *= filled.extent[axis];
+        std::int64_t *table = table_at(columns_.table);
+        for (std::int64_t row = 0; row < filled.n; ++row) table[row * shipper_.row_length() + 1] = row * nbytes;
+    }
+    const Arranging &arranging = options_.arranging;
+    if (!arranging.arranger || !arranging.arranger->is_packed()) return;
+    for (std::size_t field = 0; field < arranging.fields.size(); ++field) {
+        const std::int64_t nbytes = std::max<std::int64_t>(arranging.arranger->row_nbytes(field, filled.extent), 1);
+        std::int64_t *table = table_at(arranging.fields[field].table);
+        for (std::int64_t row = 0; row < filled.n; ++row) {
+            std::int64_t &to = table[row * arranging.arranger->table_length(field) + 1];
+            to = row * nbytes + to % nbytes;
         }
     }
 }
 
-void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const {
+// Find the samples that cannot be read, and leave them out or put others in their place.
+void Run::fill_one_by_one(Share &share, std::int64_t first, std::int64_t last) {
+    Slot &filling = slot(share.batch);
+    const Arranger *arranger = options_.arranging.arranger.get();
+    const auto locate = [&](std::int64_t sample) { return windows_->locate(sample); };
+    for (std::int64_t row = first; row < last; ++row) {
+        Sample &sample = share.samples[share.at(row)];
+        const Sample wanted = sample;
+        for (std::uint32_t tries = 0;;) {
+            try {
+                fill_rows(share, row, row + 1);
+                break;
+            } catch (const ReadError &error) {
+                const std::lock_guard guard(mutex_);
+                failures_.push_back({share.batch, sample.item, sample.crop, error.what()});
+                if (options_.max_errors >= 0 && static_cast<std::int64_t>(failures_.size()) > options_.max_errors) throw;
+                if (options_.on_error == OnError::replace && tries >= kMaxReplacements) throw;
+            }
+            if (options_.on_error == OnError::skip) {
+                filling.skipped[static_cast<std::size_t>(row)] = 1;
+                break;
+            }
+            do {  // a stand-in that is larger than the batch is none
+                const u64 word = draw(key_, static_cast<u64>(wanted.item), wanted.crop, kReplace, tries++).low();
+                sample = order_.stand_in(word, locate);
+            } while (arranger != nullptr && tries < kMaxReplacements && !arranger->fits(sample, key_, share.extent));
+            if (arranger != nullptr && !arranger->fits(sample, key_, share.extent)) sample = wanted;
+            sample.valid = wanted.valid;
+        }
+    }
+}
+
+void Run::write_columns(const Share &share, std::int64_t first, std::int64_t last, std::byte *data) const {
     const auto put = [&](std::int64_t column, std::int64_t row, std::int64_t value) {
         std::memcpy(data + column + row * 8, &value, 8);
     };
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-        const Sample &sample = samples[i];
-        const std::int64_t row = first + static_cast<std::int64_t>(i);
+    for (std::int64_t row = first; row < last; ++row) {
+        const Sample &sample = share.samples[share.at(row)];
         if (columns_.label >= 0) {
             const std::size_t nbytes = labels_->row_nbytes;
             std::byte *to = data + columns_.label + row * static_cast<std::int64_t>(nbytes);
@@ -305,7 +336,7 @@ void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, 
         if (columns_.path >= 0) put(columns_.path, row, sample.item);
         if (columns_.crop >= 0) put(columns_.crop, row, sample.crop);
         if (columns_.valid >= 0) data[columns_.valid + row] = static_cast<std::byte>(sample.valid);
-        if (columns_.start >= 0) {
+        if (columns_.start >= 0 && !options_.arranging.arranger) {
             std::int64_t starts[kMaxNdim];
             const int ndim = pieces_.starts(sample, starts);
             for (int axis = 0; axis < ndim; ++axis) put(columns_.start, row * ndim + axis, starts[axis]);
@@ -313,21 +344,43 @@ void Run::write_columns(const std::vector<Sample> &samples, std::int64_t first, 
     }
 }
 
+// Where columns begin, and the bytes of their rows; windows that are not placed are found by their tables.
+std::vector<std::pair<std::int64_t, std::int64_t>> Run::columns_of(const Filled &filled) const {
+    const Arranging &arranging = options_.arranging;
+    const auto ndim = static_cast<std::int64_t>(filled.ndim);
+    std::vector<std::pair<std::int64_t, std::int64_t>> columns{
+        {columns_.table, 8 * shipper_.row_length()}, {columns_.label, labels_ ? static_cast<std::int64_t>(labels_->row_nbytes) : 0},
+        {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * ndim}, {columns_.valid, 1}, {columns_.path, 8}};
+    if (!arranging.arranger) {
+        auto nbytes = static_cast<std::int64_t>(options_.to_nbytes);
+        for (int axis = 0; axis < filled.ndim; ++axis) nbytes *= filled.extent[axis];
+        if (options_.delivery == Delivery::placed) columns.push_back({columns_.x, nbytes});
+        return columns;
+    }
+    const Arranger &arranger = *arranging.arranger;
+    for (std::size_t field = 0; field < arranger.n_fields(); ++field) {
+        const FieldColumns &of = arranging.fields[field];
+        columns.push_back({arranger.is_packed() ? -1 : of.x, arranger.row_nbytes(field, filled.extent)});
+        columns.push_back({of.table, 8 * arranger.table_length(field)});
+        columns.push_back({of.pads, 8 * arranger.pads_length(field)});
+    }
+    std::int64_t mask_nbytes = 1;
+    for (const std::int64_t n : arranger.mask_shape(filled.extent)) mask_nbytes *= n;
+    columns.insert(columns.end(), {{arranging.told.mask, mask_nbytes}, {arranging.told.lengths, 8 * ndim},
+                                   {arranging.told.flips, ndim}, {arranging.told.turns, 8}});
+    return columns;
+}
+
 // Close the gaps of skipped samples in every column.
 void Run::compact(std::int64_t batch) {
     const Slot &compacted = slot(batch);
     Filled &filled = slot(batch).filled;
-    auto x_nbytes = static_cast<std::int64_t>(options_.to_nbytes);
-    for (int axis = 0; axis < filled.ndim; ++axis) x_nbytes *= filled.extent[axis];
-    const bool is_placed = options_.delivery == Delivery::placed;  // else the table says where windows are
-    const std::pair<std::int64_t, std::int64_t> rows[] = {
-        {is_placed ? columns_.x : -1, x_nbytes}, {columns_.table, 8 * shipper_.row_length()}, {columns_.label, labels_ ? static_cast<std::int64_t>(labels_->row_nbytes) : 0},
-        {columns_.index, 8}, {columns_.crop, 8}, {columns_.start, 8 * filled.ndim}, {columns_.valid, 1}, {columns_.path, 8}};
+    const auto columns = columns_of(filled);
     std::int64_t kept = 0;
     for (std::int64_t row = 0; row < filled.n; ++row) {
         if (compacted.skipped[static_cast<std::size_t>(row)]) continue;
         if (kept != row)
-            for (const auto &[column, nbytes] : rows)
+            for (const auto &[column, nbytes] : columns)
                 if (column >= 0)
                     std::memcpy(filled.block->data + column + kept * nbytes, filled.block->data + column + row * nbytes,
                                 static_cast<std::size_t>(nbytes));

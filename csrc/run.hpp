@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "arrange.hpp"
 #include "memory.hpp"
 #include "order.hpp"
 #include "pieces.hpp"
@@ -43,6 +44,13 @@ struct Failure {
     std::string message;
 };
 
+// What arranges windows that are more than cut and cast, and where it puts them.
+struct Arranging {
+    std::shared_ptr<const Arranger> arranger;
+    std::vector<FieldColumns> fields;
+    FitColumns told;
+};
+
 struct RunOptions {
     int depth;                // batches that may be filled ahead of the consumer
     int batches_per_claim;    // small batches are claimed several at a time
@@ -53,6 +61,7 @@ struct RunOptions {
     Delivery delivery = Delivery::placed;
     std::size_t to_nbytes;    // of a delivered element
     std::int64_t room;        // bytes of a block for each window, where windows are not placed
+    Arranging arranging = {};
 };
 
 struct Filled {
@@ -60,7 +69,8 @@ struct Filled {
     std::int64_t n;
     std::int64_t n_rows;            // windows that were filled: more than n where some were left out
     int ndim;
-    std::int64_t extent[kMaxNdim];  // of one sample
+    std::int64_t extent[kMaxNdim];  // of one sample; along the axes of the first field, where there are several
+    std::int64_t packed_end;        // of bytes that are packed
 };
 
 class Run final : public Work {
@@ -105,18 +115,32 @@ class Run final : public Work {
     struct Slot {
         std::atomic<int> state{kFree};
         std::atomic<int> chunks_left{0};
+        std::atomic<std::int64_t> packed_end{0};
         Filled filled{};
         std::exception_ptr error;
         std::vector<std::uint8_t> skipped;
     };
 
     Slot &slot(std::int64_t batch) { return slots_[static_cast<std::size_t>(batch % options_.depth)]; }
+    // Rows of a batch that one thread fills, and the shape they have: bytes of a row, unless they are arranged.
+    struct Share {
+        std::int64_t batch;
+        std::vector<Sample> samples;  // of the rows from `begin` on
+        std::int64_t begin, nbytes;
+        std::int64_t extent[kMaxNdim];
+        PieceMaker::Made made;
+
+        std::size_t at(std::int64_t row) const { return static_cast<std::size_t>(row - begin); }
+    };
+
     void fill_chunk(std::int64_t batch, std::int64_t chunk);
-    void fill_windows(std::span<const Sample> samples, std::int64_t first, std::byte *data, std::int64_t sample_nbytes,
-                      PieceMaker::Made &made) const;
+    void fill_rows(Share &share, std::int64_t first, std::int64_t last);
+    void fill_windows(Share &share, std::int64_t first, std::int64_t last, std::byte *data);
+    void arrange(Share &share, std::int64_t first, std::int64_t last, std::byte *data);
+    void fill_one_by_one(Share &share, std::int64_t first, std::int64_t last);
     void point_into_batch(std::int64_t batch);
-    void fill_one_by_one(std::int64_t batch, std::vector<Sample> &samples, std::int64_t first, std::int64_t sample_nbytes);
-    void write_columns(const std::vector<Sample> &samples, std::int64_t first, std::byte *data) const;
+    void write_columns(const Share &share, std::int64_t first, std::int64_t last, std::byte *data) const;
+    std::vector<std::pair<std::int64_t, std::int64_t>> columns_of(const Filled &filled) const;
     void complete(std::int64_t batch);
     void compact(std::int64_t batch);
     void fail(std::int64_t batch, std::exception_ptr error);

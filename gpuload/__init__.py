@@ -10,9 +10,12 @@ from gpuload.errors import (
     ReadError,
     UnsupportedDtypeError,
 )
+from gpuload.fit import Pad, Resize
 from gpuload.loader import DataLoader
 from gpuload.prefetch import prefetch
-from gpuload.sources import Source, open
+from gpuload.randomness import item_generator
+from gpuload.sources import Source, arrays, open
+from gpuload.sources.dataset import dataset
 from gpuload.stats import Stats
 from gpuload.window import CenterCrop, GridCrop, RandomCrop
 
@@ -26,11 +29,16 @@ __all__ = [
     "GpuloadError",
     "GridCrop",
     "MissingError",
+    "Pad",
     "RandomCrop",
     "ReadError",
+    "Resize",
     "Source",
     "Stats",
     "UnsupportedDtypeError",
+    "arrays",
+    "dataset",
+    "item_generator",
     "open",
     "prefetch",
 ]

@@ -8,17 +8,20 @@ from numpy.typing import NDArray
 class Files:
     """The files of a source: descriptors and maps within bounds."""
 
-    def __init__(self, paths: bytes, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], max_descriptors: int, max_maps: int) -> None: ...
+    def __init__(self, paths: bytes, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], max_descriptors: int, max_maps: int, memory: Sequence[int] = [], owner: object | None = None) -> None:
+        """
+        `memory` has an address for each file that is memory and no file, 0 for the others; `owner` keeps it.
+        """
 
     def resident_share(self, places: Sequence[tuple[int, int]]) -> float: ...
-
-    @staticmethod
-    def of_memory(memory: Resident) -> Files: ...
 
     def read_all(self, requests: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], address: int, nbytes: int, n_threads: int) -> None:
         """
         Read rows of (file, offset, nbytes, byte of the memory at `address`), which has `nbytes`.
         """
+
+    @property
+    def is_memory(self) -> bool: ...
 
     @property
     def open_descriptors(self) -> int: ...
@@ -59,7 +62,10 @@ class Catalog:
 class Reader:
     """Windows of items, read from files into batches."""
 
-    def __init__(self, catalog: Catalog, files: Files, to: int, maps: bool, request_ns: float, bytes_per_ns: float, max_gap: int, max_nbytes: int, is_cold: bool = False, raw: bool = False) -> None: ...
+    def __init__(self, catalog: Catalog, files: Files, to: int, maps: bool, request_ns: float, bytes_per_ns: float, max_gap: int, max_nbytes: int, is_cold: bool = False, raw: bool = False, scaling: tuple[float, Sequence[float]] | None = None) -> None:
+        """
+        `scaling`: the scale, and mean and std of each channel behind one another; none for 0 and 1.
+        """
 
     @property
     def is_uniform(self) -> bool: ...
@@ -71,7 +77,26 @@ class Reader:
 class Windows:
     """Which box of an item each sample shows."""
 
-    def __init__(self, kind: int, size: Sequence[int], stride: Sequence[int], per_item: int, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None: ...
+    def __init__(self, kind: int, size: Sequence[int], stride: Sequence[int], per_item: int, ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, may_stick_out: bool = False) -> None: ...
+
+class Fit:
+    """How windows fill samples of one shape."""
+
+    def __init__(self, to: Sequence[int], multiple: Sequence[int], size: Sequence[int], align: int, shrinks: bool, flips: int, turn_from: int, turn_to: int) -> None: ...
+
+class Form:
+    """How one field is delivered."""
+
+    def __init__(self, reader: Reader, stored: Reader | None, axes: Sequence[int], order: Sequence[int], to: int, resized: int, resize_mode: int, pad_mode: int, pad_value: bytes, channel_axis: int, scaling: tuple[float, Sequence[float]] | None) -> None: ...
+
+class Arranger:
+    """Puts windows of several fields into the rows of a batch."""
+
+    def __init__(self, forms: Sequence[Form], windows: Windows, fit: Fit, masked: Sequence[int], is_packed: bool) -> None: ...
+
+    @property
+    def room(self) -> int:
+        """Bytes that a sample needs at most where windows are packed."""
 
 class Epoch:
     """Which sample stands where in an epoch."""
@@ -118,11 +143,11 @@ class Workers:
 class Run:
     """One epoch in progress."""
 
-    def __init__(self, workers: Workers, reader: Reader, windows: Windows, epoch: Epoch, memory: BatchMemory, labels: Labels | None, columns: Sequence[int], outputs: Sequence[tuple[int, int, Sequence[int] | None]], depth: int, batches_per_claim: int, chunks_per_batch: int, consumer_helps: bool, on_error: int, max_errors: int, delivery: int, room: int, to: int) -> None: ...
+    def __init__(self, workers: Workers, reader: Reader, windows: Windows, epoch: Epoch, memory: BatchMemory, labels: Labels | None, columns: Sequence[int], outputs: Sequence[tuple[int, int, Sequence[int] | None, int]], depth: int, batches_per_claim: int, chunks_per_batch: int, consumer_helps: bool, on_error: int, max_errors: int, delivery: int, room: int, to: int, others_nbytes: int, arranger: Arranger | None, fields: Sequence[tuple[int, int, int]], told: Sequence[int]) -> None: ...
 
     def next(self) -> list[object] | None: ...
 
-    def next_slab(self) -> tuple[int, int, int, list[list[int]]] | None: ...
+    def next_slab(self) -> tuple[int, int, int, int, list[list[int]]] | None: ...
 
     def release(self, block: int) -> None: ...
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpuload import _native, cache, dtypes
+from gpuload.arrangement import Arrangement
+from gpuload.catalog import Catalog
 from gpuload.devices import Device
 from gpuload.devices.arguments import MAX_AXES
 from gpuload.dtypes import BOOL, INT64, Dtype
@@ -24,6 +26,7 @@ from gpuload.resident import Resident, ResidentFlight, Tables, hold
 from gpuload.samples import Samples
 from gpuload.sources.source import Source
 from gpuload.stats import Stats
+from gpuload.transform import Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +64,29 @@ class Assembly:
         *,
         device: Device,
         why_device: str,
-        dtype: object,
+        arrangement: Arrangement,
     ) -> None:
         self._source = source
         self._samples = samples
         self._options = options
         self._device = device
         self._why_device = why_device
+        self._arrangement = arrangement
         self._stored = source.catalog.layout.dtype
-        self._dtype = _delivered(self._stored, dtype)
+        self._dtype = arrangement.forms[0].delivered
         self._labels = source.labels
-        self._catalog = source.catalog  # where the readers find the arrays
-        self._files = posix.open_files(source.catalog)
+        self._fields = _opened(source)  # where the readers find the arrays
         self._plan: IoPlan | None = None
         self._ready: _Ready | None = None
         self._resident: Resident | None = None
         self._loaded = Stats()  # reads of files that are held in memory now
         self._planner = Planner(
-            source.catalog, samples, options, device, tuple(self._columns()), self._stored
+            source.catalog, arrangement, options, device, tuple(self._columns()), self._stored
         )
         self._journeys: dict[tuple[IoPlan, int], Journey] = {}
-        self._held: cache.Plan | None = None
+        self._held: list[cache.Plan] = []
         if options.cache is not None:
-            self._held = cache.plan(source.catalog)
+            self._held = [cache.plan(field.catalog) for field in source.fields]
             self._check_held(self._held)
 
     def check(self) -> None:
@@ -98,29 +101,36 @@ class Assembly:
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields of a batch, in order."""
-        return ("x", *(("y",) if self._labels is not None else ()), *self._options.extras)
+        names = [form.name for form in self._arrangement.forms]
+        return (*names, *(("y",) if self._labels is not None else ()), *self._options.extras)
 
     @property
     def is_used(self) -> bool:
         """Whether threads have been started, or a device holds arrays for it."""
         return self._ready is not None or self._resident is not None
 
-    def _check_held(self, held: cache.Plan) -> None:
+    def _check_held(self, held: list[cache.Plan]) -> None:
         if self._options.on_error != "raise":
             raise ValueError(
                 'on_error: expected "raise" with cache="device", which loads all files at once, '
                 f'got "{self._options.on_error}"; leave bad files out by gpuload.open(on_error='
                 '"skip")'
             )
-        cache.check_fits(held, self._device)
+        cache.check_fits(sum(plan.nbytes for plan in held), self._device)
         ndim = self._samples.shapes.shape[1]
         if not self._device.is_host and ndim > MAX_AXES:
             raise ValueError(
                 f"cache: expected items of at most {MAX_AXES} axes, got {ndim}; pass cache=None"
             )
+        if not self._device.is_host and not self._arrangement.is_plain:
+            raise ValueError(
+                f"cache: expected windows of one field that are only cut and cast on "
+                f"{self._device.name}, got pad=, resize=, scale=, layout=, flips or several "
+                "fields; pass cache=None"
+            )
 
     def _columns(self) -> list[Column]:
-        wanted = [Column("x", self._dtype)]
+        wanted = self._arrangement.columns()
         if self._labels is not None:
             kind = (
                 INT64
@@ -136,6 +146,7 @@ class Assembly:
             "valid": Column("valid", BOOL, ()),
             "path": Column("path", INT64, (), on_host=True),  # item numbers, looked up at hand-out
         }
+        known |= self._arrangement.told()
         return wanted + [known[name] for name in self._options.extras]
 
     def _io_plan(self) -> IoPlan:
@@ -145,10 +156,12 @@ class Assembly:
         return self._plan
 
     def _fresh_plan(self) -> IoPlan:
-        facts = posix.look_at(self._catalog, self._files)
+        """Where fields lie differently, the one that must be read decides."""
         io = "auto" if self._options.io == "gds" else self._options.io
-        plan = plan_io(facts, io=io, threads=self._options.threads)
-        if self._held is None or not self._device.is_host:
+        facts = [posix.look_at(catalog, files) for catalog, files in self._fields]
+        plans = [plan_io(fact, io=io, threads=self._options.threads) for fact in facts]
+        plan = next((plan for plan in plans if plan.io == "pread"), plans[0])
+        if not self._held or not self._device.is_host:
             return plan
         return replace(
             plan,
@@ -156,13 +169,13 @@ class Assembly:
             reason="arrays are held in memory",
             is_cold=False,
             may_warm=False,
-            threads=self._options.threads or facts.cores,
+            threads=self._options.threads or facts[0].cores,
         )
 
     def _journey(self, plan: IoPlan, n: int) -> Journey:
         """The same question is answered once."""
         if (plan, n) not in self._journeys:
-            self._journeys[plan, n] = self._planner.plan(plan, n, self._reader)
+            self._journeys[plan, n] = self._planner.plan(plan, n, self._reader, self._arranger)
         return self._journeys[plan, n]
 
     def _check_direct(self) -> None:
@@ -192,27 +205,36 @@ class Assembly:
         return replace(ahead, chunks_per_batch=1) if journey.delivery == "listed" else ahead
 
     def _reader(self, plan: IoPlan, to: Dtype | None) -> _native.Reader:
-        return posix.make_reader(self._catalog, self._files, to, plan)
+        return posix.make_reader(*self._fields[0], to, plan)
+
+    def _arranger(self, plan: IoPlan, is_packed: bool) -> _native.Arranger:
+        def make_reader(k: int, to: Dtype, scaling: Scaling | None) -> _native.Reader:
+            return posix.make_reader(*self._fields[k], to, plan, scaling)
+
+        return self._arrangement.native(make_reader, is_packed=is_packed)
 
     def start(
         self, epoch: _native.Epoch, shares: Shares, listed: Listed | None, largest_batch: int
     ) -> Flight:
         """Begin to make the batches of an epoch."""
-        if self._held is None or self._device.is_host:
+        if not self._held or self._device.is_host:
             return self._pipeline(largest_batch).start(epoch)
         if self._resident is None:
-            self._resident = self._load_on_device(self._held)
+            self._resident = self._load_on_device(self._held[0])
         return ResidentFlight(self._resident, epoch, shares, listed)
 
-    def _load_on_host(self, held: cache.Plan) -> None:
+    def _load_on_host(self, held: list[cache.Plan]) -> None:
         """From here on the arrays are read from memory."""
-        memory = cache.load_on_host(held, self._files, threads=self._io_plan().threads)
-        self._loaded = self._read_stats()
-        self._catalog, self._files = held.catalog, posix.files_of_memory(memory)
+        threads = self._io_plan().threads
+        loaded = []
+        for plan, (_, files) in zip(held, self._fields, strict=True):
+            memory = cache.load_on_host(plan, files, threads=threads)
+            loaded.append((plan.catalog, posix.files_of_memory(memory)))
+        self._loaded, self._fields = self._read_stats(), loaded
 
     def _load_on_device(self, held: cache.Plan) -> Resident:
         threads = self._io_plan().threads
-        memory = cache.load_on_device(held, self._files, self._device, threads=threads)
+        memory = cache.load_on_device(held, self._fields[0][1], self._device, threads=threads)
         labels = self._labels
         if labels is not None and labels.dtype.kind in "iu":
             labels = labels.astype(np.int64)
@@ -223,7 +245,7 @@ class Assembly:
             device=self._device,
             tables=tables,
             held=about,
-            layout=lay_out(self._columns(), batch_size=1, window_elements=1),
+            columns=tuple(self._columns()),
             geometry=samples.geometry,
             windows=samples.native(),
             window_of=samples.window_of,
@@ -234,7 +256,7 @@ class Assembly:
     def _pipeline(self, largest_batch: int) -> Pipeline:
         """The pipeline of the last epoch, unless files are to be read another way now."""
         plan = self._io_plan()
-        if self._held is not None and self._catalog is self._source.catalog:
+        if self._held and self._fields[0][0] is self._source.catalog:
             self._load_on_host(self._held)
         if plan.may_warm and self._ready is not None:
             fresh = self._fresh_plan()
@@ -242,6 +264,8 @@ class Assembly:
         journey = self._journey(plan, largest_batch)
         ready = self._ready
         if ready is None or ready.journey != journey or ready.plan != plan:
+            is_packed = not self._device.is_host
+            plain = self._arrangement.is_plain
             job = Job(
                 reader=self._reader(plan, journey.reads_as),
                 windows=self._samples.native(),
@@ -251,8 +275,11 @@ class Assembly:
                 threads=plan.threads,
                 on_error=self._options.on_error,
                 max_errors=self._options.max_errors,
+                element=journey.element,
                 route=journey.route,
                 delivery=journey.delivery,
+                room=journey.room,
+                arranger=None if plain else self._arranger(plan, is_packed),
                 direct=self._planner.direct_reader() if journey.delivery == "listed" else None,
             )
             ready = self._ready = _Ready(Pipeline(job, self._device), journey, plan)
@@ -275,8 +302,11 @@ class Assembly:
         return of_tables + (self._ready.pipeline.pinned_nbytes if self._ready else 0)
 
     def _read_stats(self) -> Stats:
-        files = self._files.native
-        return Stats(read_nbytes=files.read_nbytes, read_requests=files.read_requests)
+        every = [files.native for _, files in self._fields]
+        return Stats(
+            read_nbytes=sum(files.read_nbytes for files in every),
+            read_requests=sum(files.read_requests for files in every),
+        )
 
     def memory(self, largest_batch: int) -> Memory:
         """The bound on host memory: blocks of batch memory, and scratch of threads that read."""
@@ -287,31 +317,26 @@ class Assembly:
         filled, on_device = journey.layout.nbytes, depth * journey.device_nbytes
         if journey.route is not None:  # batches that wait, and those with the consumer
             on_device += (2 * depth + 3) * journey.route.batch.nbytes
-        held = 0 if self._held is None else self._held.nbytes
-        if held and not self._device.is_host:  # nothing crosses but what is loaded once
-            batch = lay_out(
-                self._columns(),
-                batch_size=largest_batch,
-                window_elements=self._samples.largest_window,
-            )
-            pinned = cache.pinned_nbytes(self._held) if self._held else 0
+        held = sum(plan.nbytes for plan in self._held)
+        if self._held and not self._device.is_host:  # nothing crosses but what is loaded once
+            batch = lay_out(self._columns(), batch_size=largest_batch)
+            pinned = cache.pinned_nbytes(self._held[0])
             return Memory(batch.nbytes, 0, 0, pinned, held + batch.nbytes)
         host = filled * (depth + 1) + scratch + held
         return Memory(filled, depth + 1, scratch, host, on_device)
 
     def describe(self, largest_batch: int) -> list[str]:
         """How batches are made and why, in lines for people."""
-        if self._held is not None and not self._device.is_host:
-            return self._describe_held(self._held)
+        if self._held and not self._device.is_host:
+            return self._describe_held(self._held[0])
         plan, memory = self._io_plan(), self.memory(largest_batch)
-        cast = f" -> {self._dtype.name}" if self._dtype != self._stored else ""
         lines = [
-            f"windows   {self._samples.describe()}, {self._stored.name}{cast}",
+            f"windows   {self._samples.describe()}, {self._describe_values()}",
             f"io        {plan.io}: {plan.reason}",
         ]
-        if plan.io == "mmap" and self._files.native.is_out_of_maps:
+        if plan.io == "mmap" and any(files.native.is_out_of_maps for _, files in self._fields):
             lines[-1] += "; no more maps are allowed, some files are read"
-        if plan.io == "pread":
+        if plan.io == "pread" and not self._samples.geometry.may_stick_out:
             spans, nbytes = self._reader(plan, self._dtype).split(self._samples.native(), 0)
             reads = "1 span" if spans == 1 else f"{spans} spans"
             lines.append(f"reads     {reads}, {nbytes} bytes in all, for the window of item 0")
@@ -327,15 +352,18 @@ class Assembly:
             *(f"          {note}" for note in self._notes()),
         ]
 
+    def _describe_values(self) -> str:
+        """Types that are stored and delivered, field by field."""
+        return ", ".join(form.describe() for form in self._arrangement.forms)
+
     def _notes(self) -> list[str]:
         """What the reader into the device has to say."""
         direct = None if self._ready is None else self._ready.pipeline.direct
         return [] if direct is None else list(direct.notes)
 
     def _describe_held(self, held: cache.Plan) -> list[str]:
-        cast = f" -> {self._dtype.name}" if self._dtype != self._stored else ""
         return [
-            f"windows   {self._samples.describe()}, {self._stored.name}{cast}",
+            f"windows   {self._samples.describe()}, {self._describe_values()}",
             f"memory    {held.nbytes / 1e6:.1f} MB of arrays are held on {self._device.name}",
             f"device    {self._device.name}: each batch is drawn by one launch, nothing crosses",
         ]
@@ -343,20 +371,12 @@ class Assembly:
     def close(self) -> None:
         """Let go of threads, memory and files; they end when the last flight has ended."""
         self._ready = self._resident = None
-        self._catalog = self._source.catalog
-        self._files = posix.open_files(self._source.catalog)  # none of them open
+        self._fields = _opened(self._source)
 
 
-def _delivered(stored: Dtype, dtype: object) -> Dtype:
-    if dtype is None:
-        return stored
-    wanted = dtypes.parse(dtype, "dtype")
-    if stored.is_complex and not wanted.is_complex:
-        raise TypeError(
-            f"dtype: expected complex64 or complex128 for {stored.name} data, got {wanted.name}; "
-            "take the real part of the batch in your loop"
-        )
-    return wanted
+def _opened(source: Source) -> list[tuple[Catalog, posix.OpenFiles]]:
+    """The files of each field, none of them open."""
+    return [(field.catalog, posix.open_files(field.catalog)) for field in source.fields]
 
 
 def _native_labels(labels: np.ndarray[Any, Any] | None) -> _native.Labels | None:

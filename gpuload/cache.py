@@ -48,6 +48,7 @@ def plan(catalog: Catalog) -> Plan:
         sizes=np.array([nbytes], np.int64),
         file=np.zeros(len(sizes), np.uint32),
         offset=begins,
+        contents=None,
     )
     return Plan(held, _requests(short.file, short.offset, sizes, begins), nbytes)
 
@@ -63,16 +64,16 @@ def _requests(file: np.ndarray, offset: Ints, nbytes: Ints, begin: Ints) -> Ints
     return np.stack(rows, axis=1)
 
 
-def check_fits(wanted: Plan, device: Device) -> None:
+def check_fits(nbytes: int, device: Device) -> None:
     """Refuse what does not fit, before anything is taken.
 
     Raises:
         ValueError: the device has too little free memory.
     """
     free = device.free_nbytes()
-    if wanted.nbytes * _HEADROOM > free:
+    if nbytes * _HEADROOM > free:
         raise ValueError(
-            f"cache: expected {wanted.nbytes / 1e6:,.1f} MB of arrays to fit on {device.name}, got "
+            f"cache: expected {nbytes / 1e6:,.1f} MB of arrays to fit on {device.name}, got "
             f"{free / 1e6:,.1f} MB free; select fewer items, or pass cache=None"
         )
 

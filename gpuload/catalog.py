@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -74,13 +74,26 @@ class Layout:
     sub_shape: tuple[int, ...] = ()
 
 
+class Contents(Protocol):
+    """Memory that stands for files of a catalog."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from other contents of the same files and shapes, for fingerprints."""
+
+    def arrays(self, files: Ints) -> Sequence[npt.NDArray[Any] | None]:
+        """What each file is, dense bytes as `offset` counts them; None for one that is on disk.
+        May take time when one of `files` is asked for first; others may be None."""
+
+
 @dataclass(frozen=True)
 class Catalog:
     """Columns over arrays: `file` (n,), `offset` (n,) in bytes, `shape` (n, ndim), `flags` (n,).
 
     `sizes` (n_files,) are the bytes of each file. With `sample_axis`, items are the rows along that
     axis;
-    `selected` lists the items of this source as items of the whole table.
+    `selected` lists the items of this source as items of the whole table. `contents` is there when
+    some "files" are memory.
     """
 
     paths: Paths
@@ -92,6 +105,7 @@ class Catalog:
     layout: Layout
     sample_axis: int | None = None
     selected: Ints | None = None
+    contents: Contents | None = None
 
     @cached_property
     def row_ends(self) -> Ints:
@@ -191,9 +205,9 @@ class Catalog:
         """The table with only these items, in this order; repeats are allowed."""
         return replace(self, selected=items if self.selected is None else self.selected[items])
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, *more: str) -> str:
         """Sixteen hex digits of names, sizes, shapes and selection: the same after the data have
-        moved.
+        moved. `more` is taken in as well.
 
         Folders that all files share do not count, modification times neither.
         """
@@ -207,7 +221,22 @@ class Catalog:
         for column in (self.sizes, self.offset, self.shape, self.flags, self.selected):
             if column is not None:
                 digest.update(np.ascontiguousarray(column).tobytes())
+        if self.contents is not None:
+            digest.update(self.contents.name.encode())
+        digest.update("".join(more).encode())
         return digest.hexdigest()[:16]
+
+    def native_files(self, max_descriptors: int, max_maps: int) -> _native.Files:
+        """The files for the native code; those that are memory are kept by it."""
+        arrays: Sequence[npt.NDArray[Any] | None] = []
+        if self.contents is not None:
+            used = np.unique(self.file[self.used_arrays]).astype(np.int64)
+            arrays = self.contents.arrays(used)
+        memory = [0 if array is None else _address(array) for array in arrays]
+        paths = self.paths
+        return _native.Files(
+            paths.blob, paths.ends, self.sizes, max_descriptors, max_maps, memory, list(arrays)
+        )
 
     def native(self) -> _native.Catalog:
         """The same table for the native code, which copies it."""
@@ -223,6 +252,14 @@ class Catalog:
             -1 if self.sample_axis is None else self.sample_axis,
             self.selected,
         )
+
+
+_NOTHING = np.zeros(1, np.uint8)
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    """Where an array begins; never 0."""
+    return int((array if array.size else _NOTHING).ctypes.data)
 
 
 def _shared_folder(names: list[str]) -> str:

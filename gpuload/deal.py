@@ -8,13 +8,13 @@ import numpy as np
 
 from gpuload.options import Options, Sampler
 from gpuload.order import Listed, Shares, list_samples, share, share_batches, share_count
-from gpuload.samples import Samples
+from gpuload.samples import Items
 
 
 class Dealer:
     """Knows what each rank gets of an epoch. A sampler is gone through once an epoch."""
 
-    def __init__(self, samples: Samples, options: Options) -> None:
+    def __init__(self, samples: Items, options: Options) -> None:
         self._samples = samples
         self._options = options
         self._largest = 0  # batch that a sampler has made so far

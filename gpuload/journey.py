@@ -12,13 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuload import _native, system
+from gpuload.arrangement import Arrangement
 from gpuload.catalog import Catalog
 from gpuload.devices import Device
 from gpuload.dtypes import Dtype
-from gpuload.layout import BatchLayout, Column, Route, lay_out, route_placed, route_spans
+from gpuload.layout import BatchLayout, Column, Way, lay_out, route_placed, route_spans
 from gpuload.options import Options
+from gpuload.packed import pack
 from gpuload.plan import IoPlan, Transfer, plan_transfer
 from gpuload.readers import gds
+from gpuload.resident import Tables
 from gpuload.samples import Samples
 from gpuload.stage import DirectReader
 
@@ -26,6 +29,8 @@ _TRIED = 32  # files whose file systems are looked at before one of each is read
 
 # Makes a reader that delivers elements of a type, or stored bytes.
 MakeReader = Callable[[IoPlan, Dtype | None], _native.Reader]
+# Makes what arranges windows, or packs them.
+MakeArranger = Callable[[IoPlan, bool], _native.Arranger]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +39,17 @@ class Journey:
 
     `layout` is of what the readers fill, `reads_as` the element type that they deliver; None:
     stored bytes. On a host device that is the batch, and there is no transfer and no route.
+    `element` is what x is made of when it is filled, or else when it is delivered; `room` the bytes
+    that each window has where windows are not placed.
     """
 
     layout: BatchLayout
     reads_as: Dtype | None
+    element: Dtype
     transfer: Transfer | None = None
-    route: Route | None = None
+    route: Way | None = None
+    room: int = 0
+    what: str = ""
 
     @property
     def delivery(self) -> str:
@@ -54,14 +64,9 @@ class Journey:
         """What crosses to the device and why, for people; nothing where there is none."""
         if self.transfer is None or self.route is None:
             return ""
-        what = {
-            "placed": f"windows cross as {self.route.stored.name}",
-            "shipped": "spans of stored bytes cross",
-            "listed": "files are read into it",
-        }[self.transfer.delivery]
         direct = self.transfer.not_direct
         not_direct = f"; not read into it: {direct}" if direct else ""
-        return f": {what} ({self.transfer.reason}){not_direct}"
+        return f": {self.what} ({self.transfer.reason}){not_direct}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +77,28 @@ class Planner:
     """
 
     catalog: Catalog
-    samples: Samples
+    arrangement: Arrangement
     options: Options
     device: Device
     columns: tuple[Column, ...]
     stored: Dtype
 
-    def plan(self, io: IoPlan, n: int, make_reader: MakeReader) -> Journey:
+    @property
+    def samples(self) -> Samples:
+        return self.arrangement.samples
+
+    def plan(
+        self, io: IoPlan, n: int, make_reader: MakeReader, make_arranger: MakeArranger
+    ) -> Journey:
         """The journey of batches of at most `n` samples."""
         samples, delivered = self.samples, self.columns[0].dtype
         window = samples.largest_window
         if self.device.is_host:
-            layout = lay_out(self.columns, batch_size=n, window_elements=window)
-            return Journey(layout, delivered)
+            apart = not self.arrangement.is_plain
+            layout = lay_out(self.columns, batch_size=n, small_apart=apart)
+            return Journey(layout, delivered, delivered)
+        if not self.arrangement.is_plain:
+            return self._pack(io, n, make_arranger)
         # The smaller of what is stored and what is delivered crosses.
         crossing = self.stored if self.stored.nbytes <= delivered.nbytes else delivered
         reader = make_reader(io, crossing)
@@ -96,7 +110,8 @@ class Planner:
             route = route_placed(
                 self.columns, crossing=crossing, batch_size=n, window_elements=window
             )
-            return Journey(route.slab, crossing, transfer, route)
+            what = f"windows cross as {crossing.name}"
+            return Journey(route.slab, crossing, crossing, transfer, route, what=what)
         route = route_spans(
             self.columns,
             stored=self.stored,
@@ -108,7 +123,42 @@ class Planner:
             batch_size=n,
             window_elements=window,
         )
-        return Journey(route.slab, None, transfer, route)
+        is_listed = transfer.delivery == "listed"
+        what = "files are read into it" if is_listed else "spans of stored bytes cross"
+        return Journey(route.slab, None, delivered, transfer, route, route.room, what)
+
+    def _pack(self, io: IoPlan, n: int, make_arranger: MakeArranger) -> Journey:
+        """The journey of windows of several fields, or of ones that the device pads, scales or
+        turns."""
+        forms = self.arrangement.forms
+        crossing = tuple(self.arrangement.crossing(form) for form in forms)
+        tables = Tables(self.device)
+        channels = [
+            tables.put(np.array(form.scaling[1]).reshape(-1, 2))
+            if form.scaling is not None and form.scaling[1]
+            else None
+            for form in forms
+        ]
+        room = make_arranger(io, True).room
+        way = pack(
+            self.columns,
+            forms,
+            crossing=crossing,
+            channels=tuple(channels),
+            room=room,
+            pads=any(self.samples.fit.pads),
+            batch_size=n,
+        )
+        names = ", ".join(dict.fromkeys(dtype.name for dtype in crossing))
+        return Journey(
+            way.slab,
+            None,
+            self.columns[0].dtype,
+            Transfer("placed", "the device casts, turns and pads them"),
+            way,
+            0 if self.options.on_error == "raise" else room,
+            f"windows cross packed, as {names}",
+        )
 
     def why_not_direct(self, span_nbytes: int) -> str | None:
         """Why windows of so many bytes are not read straight into the device; None when they

@@ -5,38 +5,56 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
-from gpuload.devices import Place
+from gpuload.devices import Operation, Place
 from gpuload.devices.arguments import row_major
 from gpuload.dtypes import INT64, Dtype
 
 _ALIGN = 64  # bytes; a cache line, and what vector loads like best
 _PAGE = 4096
+_SMALL = 16  # windows of a field that are so many times smaller than others get memory apart
+MASK, PACKED = (
+    -1,
+    -2,
+)  # "fields": the mask of the first one; the bytes of all, where they are packed
 Shapes = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One tensor of a batch: rows of `row_shape`, or of the window's shape when that is None.
+    """One tensor of a batch: rows of `row_shape`, or windows when that is None.
 
-    A column that is `on_host` is wanted by the loader itself: it does not go to the device.
+    Windows are those of a `field` by number, of at most `most` elements each. A column that is
+    `on_host` is wanted by the loader itself: it does not go to the device.
     """
 
     name: str
     dtype: Dtype
     row_shape: tuple[int, ...] | None = None
     on_host: bool = False
+    most: int | None = None
+    field: int = 0
+
+    @property
+    def is_window(self) -> bool:
+        return self.row_shape is None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """Where the columns of a batch begin in its memory, in bytes."""
+    """Where the columns of a batch begin in its memory, in bytes.
+
+    Windows come last, from byte `others_nbytes` on; what lies before gets memory of its own when a
+    batch is delivered, so that keeping labels does not keep windows.
+    """
 
     columns: tuple[Column, ...]
     offsets: tuple[int, ...]
     nbytes: int
+    others_nbytes: int
 
     def offset(self, name: str) -> int:
         """The byte that a column begins at, -1 when there is no such column."""
@@ -45,17 +63,33 @@ class BatchLayout:
                 return offset
         return -1
 
-    @property
-    def others_nbytes(self) -> int:
-        """Bytes of all columns but x, which lie before it."""
-        return self.offset("x")
-
-    def tensors(self, others: torch.Tensor, x: torch.Tensor, shapes: Shapes) -> list[torch.Tensor]:
-        """The columns as views of the memory (uint8) of x and of that of all others: keeping labels
-        does not keep windows. `shapes` include the batch axis."""
+    def fields(self) -> list[tuple[int, int, int]]:
+        """Where windows of each field begin, then tables of packed ones (-1: none). Packed windows
+        of all fields begin at the same byte."""
+        windows = [c for c in self.columns if c.is_window and c.field >= 0]
+        packed = [
+            offset
+            for column, offset in zip(self.columns, self.offsets, strict=True)
+            if column.field == PACKED
+        ]
+        at = self.offset
         return [
-            self._view(x, i, shape, begin=0)
-            if self.columns[i].name == "x"
+            (
+                packed[0] if packed else at(c.name),
+                at(f"table {c.field}"),
+                at(f"pads {c.field}"),
+            )
+            for c in windows
+        ]
+
+    def tensors(
+        self, others: torch.Tensor, windows: torch.Tensor, shapes: Shapes
+    ) -> list[torch.Tensor]:
+        """The columns as views of the memory (uint8) of windows and of that of all others.
+        `shapes` include the batch axis."""
+        return [
+            self._view(windows, i, shape, self.offsets[i] - self.others_nbytes)
+            if self.offsets[i] >= self.others_nbytes
             else self._view(others, i, shape)
             for i, shape in enumerate(shapes)
         ]
@@ -78,20 +112,92 @@ class BatchLayout:
 
 
 def lay_out(
-    columns: Sequence[Column], *, batch_size: int, window_elements: int, room: int | None = None
+    columns: Sequence[Column],
+    *,
+    batch_size: int,
+    window_elements: int = 0,
+    room: int | None = None,
+    small_apart: bool = False,
 ) -> BatchLayout:
-    """Put columns behind one another, each on a cache line; x comes last. `window_elements` is for
-    the largest window, `room` the bytes of each row of x where x does not hold windows."""
-    offsets, end = [0] * len(columns), 0
-    for i in sorted(range(len(columns)), key=lambda i: columns[i].name == "x"):
-        column = columns[i]
-        if column.name == "x" and room is not None:
+    """Put columns behind one another, each on a cache line; windows come last.
+
+    Args:
+        window_elements: of the largest window, where a column does not say it.
+        room: the bytes of each row of x where x does not hold windows.
+        small_apart: windows that are far smaller than others do not lie with them.
+    """
+    rows = [_row_nbytes(column, window_elements) for column in columns]
+    largest = max((n for n, c in zip(rows, columns, strict=True) if c.is_window), default=0)
+    last = [
+        column.is_window and not (small_apart and nbytes * _SMALL <= largest)
+        for column, nbytes in zip(columns, rows, strict=True)
+    ]
+    offsets, end, others = [0] * len(columns), 0, 0
+    for i in sorted(range(len(columns)), key=lambda i: last[i]):
+        is_room = columns[i].name == "x" and room is not None
+        if is_room:
             end = -(-end // _PAGE) * _PAGE  # what reads into the device wants pages
+        if not last[i]:
+            others = end + -(-batch_size * rows[i] // _ALIGN) * _ALIGN
         offsets[i] = end
-        n = window_elements if column.row_shape is None else math.prod(column.row_shape)
-        row_nbytes = n * column.dtype.nbytes if room is None or column.name != "x" else room
+        row_nbytes = room if is_room and room is not None else rows[i]
         end += -(-batch_size * row_nbytes // _ALIGN) * _ALIGN
-    return BatchLayout(tuple(columns), tuple(offsets), max(end, _ALIGN))
+    if room is not None and any(last):
+        others = min(offsets[i] for i in range(len(columns)) if last[i])
+    return BatchLayout(tuple(columns), tuple(offsets), max(end, _ALIGN), others)
+
+
+def _row_nbytes(column: Column, window_elements: int) -> int:
+    if column.row_shape is not None:
+        return math.prod(column.row_shape) * column.dtype.nbytes
+    return (window_elements if column.most is None else column.most) * column.dtype.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What a filled slab holds: a batch of `n` samples, in `n_rows` rows where some were left out
+    of it. `shapes` are those of the columns; `packed_end` is the end of windows that are packed."""
+
+    n: int
+    window: tuple[int, ...]
+    n_rows: int
+    shapes: Shapes = ()
+    packed_end: int = 0
+
+
+class Way(Protocol):
+    """What a device does to turn a filled slab into a batch, in memory for its windows and memory
+    for all else."""
+
+    @property
+    def slab(self) -> BatchLayout: ...
+
+    @property
+    def batch(self) -> BatchLayout: ...
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a batch is a slab, byte by byte."""
+
+    def staged_nbytes(self, filled: Filled) -> int:
+        """Bytes of the slab that cross."""
+
+    def windows_nbytes(self, filled: Filled) -> int:
+        """Bytes of memory for windows."""
+
+    def moves(self, filled: Filled) -> Sequence[tuple[int, int, int]]:
+        """What is copied as it is: from a byte of the slab, to a byte of the windows, how much."""
+
+    def operations(
+        self, staging: torch.Tensor, windows: torch.Tensor, filled: Filled
+    ) -> Sequence[Operation]:
+        """What makes the windows of what was copied to `staging`."""
+
+    def examples(self, memory: torch.Tensor) -> Sequence[Operation]:
+        """Operations like those to come."""
+
+    def reads(self, slab: torch.Tensor, n: int) -> torch.Tensor:
+        """The reads that a slab lists, int64 (m, 4): file, offset, nbytes, byte of x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +229,32 @@ class Route:
         return self.slab.offset("table") >= 0
 
     @property
-    def is_listed(self) -> bool:
-        return self.slab.offset("reads") >= 0
-
-    @property
     def is_copy(self) -> bool:
         """Whether a batch is a slab, byte by byte."""
         return self.slab == self.batch and self.stored == self.delivered and not self.swap
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether something else reads files into the device."""
+        return self.slab.offset("reads") >= 0
+
+    def staged_nbytes(self, filled: Filled) -> int:
+        return self.slab_nbytes(filled.n_rows, filled.window)
+
+    def windows_nbytes(self, filled: Filled) -> int:
+        return self.x_nbytes(filled.n, filled.window)
+
+    def moves(self, filled: Filled) -> Sequence[tuple[int, int, int]]:
+        return ()
+
+    def operations(
+        self, staging: torch.Tensor, windows: torch.Tensor, filled: Filled
+    ) -> Sequence[Operation]:
+        return (self.operation(staging, windows, filled.n, filled.window),)
+
+    def examples(self, memory: torch.Tensor) -> Sequence[Operation]:
+        ndim = len(self.src_stride or (0,))
+        return (self.operation(memory, memory, 1, (1,) * ndim),)
 
     def slab_nbytes(self, n_rows: int, window: Sequence[int]) -> int:
         """Bytes of a slab that hold so many windows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,16 +12,21 @@ from typing import Any
 
 import torch
 
+from gpuload.arrangement import Arrangement
 from gpuload.assembly import Assembly, Memory
 from gpuload.batch import batch_type
 from gpuload.deal import Dealer
 from gpuload.devices.choose import choose
+from gpuload.fit import Pad, Resize
+from gpuload.items import ItemAssembly, check_arguments
 from gpuload.options import TORCH_DEFAULTS, check_options, whole_number
 from gpuload.order import Shares, native_epoch
 from gpuload.pipeline import Flight, another_process
-from gpuload.samples import Samples
+from gpuload.samples import Items, Samples
+from gpuload.sources.dataset import DatasetSource
 from gpuload.sources.source import Source
 from gpuload.stats import Stats
+from gpuload.transform import make_forms
 from gpuload.window import Crop
 
 _STATE_SCHEMA = 1
@@ -60,7 +66,8 @@ class DataLoader:
     gone.
 
     Args:
-        source: what `gpuload.open` returned. Also taken as `dataset`, torch's name.
+        source: what `gpuload.open` or `gpuload.dataset` returned. Also taken as `dataset`, torch's
+            name.
         batch_size: samples per batch.
         shuffle: False, True (a permutation of all samples of an epoch), or "block": neighbours stay
             together. Blocks (the windows of one array, or about 1 MiB of rows) are permuted, then
@@ -69,9 +76,26 @@ class DataLoader:
         batch_sampler: yields lists of items, each a batch. Has a length.
         drop_last: leave out a last batch that is not full.
         seed: any whole number; the same on all ranks.
-        crop: RandomCrop, CenterCrop, GridCrop, or None for whole items (then of one shape).
+        crop: RandomCrop, CenterCrop, GridCrop, or None for whole items. One that is larger than an
+            item is an error, unless pad= fills the rest.
+        resize: Resize, done to windows before they are flipped and padded.
+        pad: Pad, where windows have different shapes.
         dtype: deliver values cast to this type; None keeps the stored type in the machine's byte
-            order. float to integer truncates toward zero, saturates, and takes NaN to 0.
+            order. float to integer truncates toward zero, saturates, and takes NaN to 0; integers
+            that do not fit wrap, as in NumPy. This and the next four may be dicts by field; a bare
+            value is that of the first field.
+        scale, mean, std: deliver (x * scale - mean) / std, computed in float32, or in float64
+            where the stored or delivered type has more than 24 bits. mean and std are one number,
+            or one for each channel. Values are then float32 unless dtype= says otherwise.
+        layout: the order of axes: "channels_first" ("NCHW", "NCDHW"...) moves the last axis of
+            items to the front, "channels_last" ("NHWC"...) the first one to the end. crop=, pad=,
+            flip= and the extra "start" count axes as they are stored.
+        flip: axes along which windows are reversed at random, each half of the time.
+        rot90: two axes; windows are turned in their plane by 0 to 3 quarters at random, as by
+            numpy.rot90, after they were flipped. Drawn by (seed, epoch, item, crop number), as
+            crops are.
+        transform: a function of a whole batch and a torch.Generator on its device, seeded by
+            (seed, epoch, number of the batch); what it returns is handed out.
         device: "cuda" or "cuda:1" (batches are made on that GPU), "cpu", or "auto": the GPU that
             torch calls "cuda" where there is one and CuPy imports, else the CPU; `describe()` says
             why.
@@ -91,7 +115,9 @@ class DataLoader:
             others in their place. `errors` lists them.
         max_errors: more failures than that in one epoch are raised.
         extras: names of further fields: "index" (item), "crop" (its number), "start" (B, ndim),
-            "path" (list), "valid" (False for repeats).
+            "path" (list), "valid" (False for repeats), "mask" (True on data and False on padding;
+            of one element along axes that nothing pads), "lengths" (B, ndim) extents of the data
+            as delivered, "flip" (B, ndim) and "rot90" (B,) as drawn.
         **torch_names: num_workers (-> threads), prefetch_factor (-> prefetch), generator (its
             seed), pin_memory and persistent_workers (without effect here).
 
@@ -103,7 +129,7 @@ class DataLoader:
 
     def __init__(
         self,
-        source: Source | None = None,
+        source: Source | DatasetSource | None = None,
         batch_size: int = 1,
         *,
         shuffle: bool | str | None = False,
@@ -112,7 +138,16 @@ class DataLoader:
         drop_last: bool = False,
         seed: int = 0,
         crop: Crop | None = None,
+        resize: Resize | None = None,
+        pad: Pad | None = None,
         dtype: object = None,
+        scale: object = None,
+        mean: object = None,
+        std: object = None,
+        layout: object = None,
+        flip: object = (),
+        rot90: object = None,
+        transform: Callable[..., Any] | None = None,
         device: object = "auto",
         prefetch: int = 2,
         threads: int | str = "auto",
@@ -124,16 +159,16 @@ class DataLoader:
         on_error: str = "raise",
         max_errors: int | None = None,
         extras: Sequence[str] | str = (),
-        dataset: Source | None = None,
+        dataset: Source | DatasetSource | None = None,
         **torch_names: Any,
     ) -> None:
         if source is not None and dataset is not None:
             raise TypeError("dataset: expected source or dataset, got both")
         source = dataset if source is None else source
-        if not isinstance(source, Source):
+        if not isinstance(source, Source | DatasetSource):
             raise TypeError(
                 f"source: expected a gpuload Source, got {type(source).__name__}; make one with "
-                "gpuload.open"
+                "gpuload.open or gpuload.dataset"
             )
         if len(source) == 0:
             raise ValueError("source: expected at least one item, got none")
@@ -142,6 +177,8 @@ class DataLoader:
             for name, value in locals().items()
             if name not in ("self", "source", "dataset", "torch_names", "__class__")
         } | torch_names
+        if isinstance(source, DatasetSource):
+            check_arguments(self._arguments, _DEFAULTS, source)
         # Trainers rebuild a loader from attributes that are named as its and torch's arguments.
         self.__dict__.update(TORCH_DEFAULTS | self._arguments)
         self._options = check_options(
@@ -163,21 +200,46 @@ class DataLoader:
             extras=extras,
             torch_names=torch_names,
         )
-        self.dataset = source
+        self.dataset: Source | DatasetSource = source
         self.batch_size = None if batch_sampler is not None else self._options.batch_size
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.drop_last = self._options.drop_last
         self.seed = self._options.seed
         self.num_workers = self._options.threads or 0
-        self._samples = Samples(source, crop)
-        if batch_sampler is not None or self._options.batch_size > 1:
-            self._samples.expect_uniform()
-        self._dealer = Dealer(self._samples, self._options)
         on, why = choose(device)
-        self._assembly = Assembly(
-            source, self._samples, self._options, device=on, why_device=why, dtype=dtype
-        )
+        self._samples: Items
+        self._assembly: Assembly | ItemAssembly
+        if isinstance(source, DatasetSource):
+            self._samples = Items(len(source))
+            self._assembly = ItemAssembly(
+                source, self._samples, self._options, device=on, why_device=why
+            )
+        else:
+            samples = Samples(source, crop, pad=pad, resize=resize, flip=flip, rot90=rot90)
+            if batch_sampler is not None or self._options.batch_size > 1:
+                samples.expect_uniform()
+            forms = make_forms(
+                source,
+                samples.fit,
+                dtype=dtype,
+                scale=scale,
+                mean=mean,
+                std=std,
+                layout=layout,
+                pad=pad,
+                resize=resize,
+            )
+            self._samples = samples
+            self._assembly = Assembly(
+                source,
+                samples,
+                self._options,
+                device=on,
+                why_device=why,
+                arrangement=Arrangement(samples, forms),
+            )
+        self._dealer = Dealer(self._samples, self._options)
         self._fingerprint: str | None = None
         self._epoch = self._first = 0
         self._past_errors: list[Failure] = []
@@ -390,3 +452,9 @@ class DataLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.load_state_dict(state)
+
+
+_DEFAULTS = TORCH_DEFAULTS | {
+    name: parameter.default
+    for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()
+}

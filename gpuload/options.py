@@ -12,8 +12,7 @@ import torch.distributed
 
 from gpuload.pipeline import ON_ERROR
 
-EXTRAS = ("index", "crop", "start", "path", "valid")
-_LATER = ("pad", "scale", "mean", "std", "flip", "layout", "transform")
+EXTRAS = ("index", "crop", "start", "path", "valid", "mask", "lengths", "flip", "rot90")
 _EVEN = ("pad", "drop", "exact")
 _IO = ("auto", "pread", "mmap", "gds")
 _MOST_THREADS, _MOST_PREFETCH = 1024, 4096  # beyond these, a slip of the pen
@@ -192,8 +191,6 @@ def _translate(torch_names: Mapping[str, Any]) -> dict[str, Any]:
                 raise TypeError(
                     f"{name}: expected not to be passed, got {value!r}; {_NOT_HERE[name]}"
                 )
-        elif name in _LATER:
-            raise TypeError(f"{name}: expected not to be passed, it has no meaning in this version")
         elif name not in ("pin_memory", "persistent_workers"):
             raise TypeError(f"DataLoader: expected one of its arguments, got {name!r}")
     return found

@@ -22,7 +22,7 @@ import torch
 from gpuload import _native
 from gpuload.devices import Device, Event
 from gpuload.dtypes import Dtype
-from gpuload.layout import BatchLayout, Route
+from gpuload.layout import PACKED, BatchLayout, Filled, Way
 from gpuload.plan import Ahead
 from gpuload.stage import DirectReader, Ring, Staged
 from gpuload.stats import Stats
@@ -45,16 +45,12 @@ class Job:
     threads: int
     on_error: str
     max_errors: int | None
-    route: Route | None = None  # where the device is not the host
+    element: Dtype  # of x: in what the native threads fill, or else when it is delivered
+    route: Way | None = None  # where the device is not the host
     delivery: str = "placed"
+    room: int = 0  # bytes for each window, where they are not placed
     direct: DirectReader | None = None
-
-    @property
-    def element(self) -> Dtype:
-        """What x is made of: in what the native threads fill, or else when it is delivered."""
-        if self.route is not None and self.delivery != "placed":
-            return self.route.delivered
-        return self.layout.columns[0].dtype
+    arranger: _native.Arranger | None = None  # of windows that are more than cut and cast
 
 
 class Flight(Protocol):
@@ -88,11 +84,7 @@ class Pipeline:
 
     def start(self, epoch: _native.Epoch) -> Flight:
         """Begin to fill the batches of an epoch."""
-        with _at_exit.lock:
-            _at_exit.check()
-            flight = self._start(epoch)
-            _at_exit.flights.add(flight)
-        return flight
+        return begin(lambda: self._start(epoch))
 
     def _start(self, epoch: _native.Epoch) -> Flight:
         if self._device.is_host:
@@ -106,7 +98,12 @@ class Pipeline:
         self, epoch: _native.Epoch, memory: _native.BatchMemory, *, is_slabs: bool
     ) -> _native.Run:
         job, ahead = self._job, self._job.ahead
-        names = ("x", "y", "index", "crop", "start", "valid", "path", "table", "reads")
+        at, outputs = job.layout.offset, []
+        for column, offset in zip(job.layout.columns, job.layout.offsets, strict=True):
+            if column.field != PACKED:
+                outputs.append((offset, column.dtype.number, column.row_shape, column.field))
+        fields = job.layout.fields()
+        others = ("y", "index", "crop", "start", "valid", "path", "table", "reads")
         return _native.Run(
             self._workers,
             job.reader,
@@ -114,11 +111,8 @@ class Pipeline:
             epoch,
             memory,
             job.labels,
-            [job.layout.offset(name) for name in names],
-            [
-                (offset, column.dtype.number, column.row_shape)
-                for column, offset in zip(job.layout.columns, job.layout.offsets, strict=True)
-            ],
+            [fields[0][0], *(at(name) for name in others)],
+            outputs,
             ahead.depth,
             ahead.batches_per_claim,
             ahead.chunks_per_batch,
@@ -126,8 +120,12 @@ class Pipeline:
             ON_ERROR.index(job.on_error),
             -1 if job.max_errors is None else job.max_errors,
             DELIVERIES.index(job.delivery),
-            job.route.room if job.route is not None else 0,
+            job.room,
             job.element.number,
+            job.layout.others_nbytes,
+            job.arranger,
+            fields if job.arranger is not None else [],
+            [at(name) for name in ("mask", "lengths", "flip", "rot90")],
         )
 
     @property
@@ -178,6 +176,15 @@ _EXIT_TIMEOUT_S = 2.0
 _at_exit = _AtExit()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_at_exit.renew_lock)
+
+
+def begin(start: Callable[[], Flight]) -> Flight:
+    """Start a flight, which ends before the interpreter does."""
+    with _at_exit.lock:
+        _at_exit.check()
+        flight = start()
+        _at_exit.flights.add(flight)
+    return flight
 
 
 class HostFlight:
@@ -286,12 +293,13 @@ class StagedFlight:
             filled = run.next_slab()
             if filled is None:
                 return
-            address, block, n_rows, shapes = filled
+            address, block, n_rows, packed_end, shapes = filled
             start = time.perf_counter()
             on_host = self._slab.host_copies(slabs[address], shapes)
-            n, *window = shapes[0]  # of x
+            n, *window = shapes[0]  # of the first field
             try:
-                staged = ring.stage(slabs[address], n, window, n_rows=n_rows)
+                what = Filled(n, tuple(window), n_rows, shapes, packed_end)
+                staged = ring.stage_filled(slabs[address], what)
             except BaseException:
                 copying.append((ring.copies.record(), block))  # its copy may have begun
                 raise

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sized
 from typing import Any, NoReturn
@@ -58,7 +59,7 @@ class Prefetcher:
         self.iterable = iterable
         self.device = device
         self.depth = depth
-        self._carriers: list[_Carrier] = []  # kept from epoch to epoch: pinning is slow
+        self._copier = Copier(device, depth)
 
     def __bool__(self) -> bool:
         return True  # also where there is no length
@@ -74,15 +75,35 @@ class Prefetcher:
         return self._copied()
 
     def _copied(self) -> Iterator[Any]:
-        carrier = self._carriers.pop() if self._carriers else _Carrier(self.device, self.depth)
-        ahead = _Ahead(self.iterable, carrier)
+        copies = self._copier.start(self.iterable)
         try:
-            while (batch := ahead.next()) is not None:
+            while (batch := copies.next()) is not None:
                 yield batch[0]
                 del batch
         finally:
-            if ahead.close():
-                self._carriers.append(carrier)
+            copies.close()
+
+
+class Copier:
+    """Takes batches of iterables to a device. Pinned memory is kept from one to the next: pinning
+    is slow."""
+
+    def __init__(self, device: Device, depth: int) -> None:
+        self._device = device
+        self._depth = depth
+        self._carriers: list[_Carrier] = []
+        self._all: weakref.WeakSet[_Carrier] = weakref.WeakSet()
+
+    def start(self, iterable: Iterable[Any]) -> Copies:
+        """Begin to go through an iterable."""
+        carrier = self._carriers.pop() if self._carriers else _Carrier(self._device, self._depth)
+        self._all.add(carrier)
+        return Copies(iterable, carrier, self._carriers.append)
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Pinned memory in use and kept."""
+        return sum(carrier.nbytes for carrier in self._all)
 
 
 class _Carrier:
@@ -97,6 +118,7 @@ class _Carrier:
         self._slabs: deque[torch.Tensor] = deque([torch.empty(0, dtype=torch.uint8)] * (depth + 1))
         self._copying: deque[tuple[torch.Tensor, Event]] = deque()
         self._largest = 0
+        self.nbytes = 0  # pinned
 
     def take(self, nbytes: int) -> torch.Tensor:
         """A slab that nothing reads any more, of at least `nbytes`."""
@@ -106,8 +128,10 @@ class _Carrier:
             self._slabs.append(slab)
         self._largest = max(self._largest, nbytes)
         if len(self._slabs[0]) < nbytes:
+            self.nbytes -= len(self._slabs[0])
             self._slabs[0] = torch.empty(0, dtype=torch.uint8)  # given back before more is taken
             self._slabs[0] = self.device.host_memory(self._largest)
+            self.nbytes += self._largest
         return self._slabs.popleft()
 
     def put_back(self, slab: torch.Tensor) -> None:
@@ -136,14 +160,18 @@ class _Carrier:
 _Coming = tuple[Staged | None, Callable[[torch.Tensor | None], Any]]
 
 
-class _Ahead:
+class Copies:
     """One iteration: a thread goes through the iterable and stages batches, a bounded number ahead.
 
-    What the iterable raises is raised in the consumer, in its place.
+    What the iterable raises is raised in the consumer, in its place. `give_back` gets the carrier
+    when no slab of it is in use any more.
     """
 
-    def __init__(self, iterable: Iterable[Any], carrier: _Carrier) -> None:
+    def __init__(
+        self, iterable: Iterable[Any], carrier: _Carrier, give_back: Callable[[_Carrier], None]
+    ) -> None:
         self._carrier = carrier
+        self._give_back: Callable[[_Carrier], None] | None = give_back
         self._coming: deque[_Coming] = deque()
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -204,16 +232,21 @@ class _Ahead:
         finally:
             del error
 
-    def close(self) -> bool:
-        """End the thread. False when the iterable did not let go of it in time."""
+    def close(self) -> None:
+        """End the thread, unless the iterable does not let go of it in time. May be called
+        twice."""
         if os.getpid() != self._pid:  # nor is the lock to be trusted
-            return False
+            return
         with self._changed:
             self._closed = True
             self._coming.clear()
             self._changed.notify_all()
+            give_back, self._give_back = self._give_back, None
+        if self._thread is threading.current_thread():
+            return
         self._thread.join(_JOIN_S)
-        return not self._thread.is_alive()  # else it keeps the slabs itself
+        if give_back is not None and not self._thread.is_alive():  # else it keeps the slabs itself
+            give_back(self._carrier)
 
 
 def _stage(batch: Any, carrier: _Carrier) -> _Coming:
@@ -224,7 +257,7 @@ def _stage(batch: Any, carrier: _Carrier) -> _Coming:
         tensors.append(tensor)
         return _HERE
 
-    shell = _map(batch, take)
+    shell = map_tensors(batch, take)
     begins, end = [], 0
     for tensor in tensors:
         begins.append(end)
@@ -245,7 +278,7 @@ def _stage(batch: Any, carrier: _Carrier) -> _Coming:
         if memory is None:  # tensors without elements, if any
             memory = carrier.device.memory(_ALIGN, stream=carrier.device.current_stream())
         views = iter([_view(memory, *look) for look in looks])
-        return _map(shell, lambda _: next(views), wanted=lambda part: part is _HERE)
+        return map_tensors(shell, lambda _: next(views), wanted=lambda part: part is _HERE)
 
     return staged, rebuild
 
@@ -281,18 +314,18 @@ def _is_copied(part: Any) -> bool:
     return True
 
 
-def _map(
+def map_tensors(
     batch: Any, change: Callable[[Any], Any], wanted: Callable[[Any], bool] = _is_copied
 ) -> Any:
     """The same tuples, lists, dicts and NamedTuples with other tensors in them."""
     if wanted(batch):
         return change(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_make"):  # a NamedTuple
-        return batch._make(_map(part, change, wanted) for part in batch)
+        return batch._make(map_tensors(part, change, wanted) for part in batch)
     if type(batch) in (tuple, list):
-        return type(batch)(_map(part, change, wanted) for part in batch)
+        return type(batch)(map_tensors(part, change, wanted) for part in batch)
     if isinstance(batch, Mapping):
-        items = {key: _map(part, change, wanted) for key, part in batch.items()}
+        items = {key: map_tensors(part, change, wanted) for key, part in batch.items()}
         if not isinstance(batch, MutableMapping) or type(batch) is dict:
             return items
         changed = copy.copy(batch)  # of its kind, whatever it takes to make one

@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpuload.devices import Crops, Device, Drawing, Held, Place, Stream
 from gpuload.devices.arguments import MAX_PIECES, row_major
 from gpuload.devices.programs import can_crop
 from gpuload.dtypes import Dtype
-from gpuload.layout import BatchLayout, lay_out
+from gpuload.layout import BatchLayout, Column, lay_out
 from gpuload.order import Listed, Shares
 from gpuload.pipeline import another_process
 from gpuload.stage import keep_after_fork
@@ -65,7 +65,7 @@ class Resident:
     device: Device
     tables: Tables
     held: Held
-    layout: BatchLayout
+    columns: tuple[Column, ...]
     geometry: Geometry
     windows: _native.Windows
     window_of: Callable[[int], tuple[int, ...]]
@@ -82,7 +82,7 @@ class Resident:
 
     @property
     def delivered(self) -> Dtype:
-        return self.layout.columns[0].dtype
+        return self.columns[0].dtype
 
     @property
     def drawn(self) -> Dtype:
@@ -210,7 +210,7 @@ class ResidentFlight:
     def _items(self, begin: int, n: int) -> Ints | None:
         """The items of a batch, where the host must know them."""
         r = self._resident
-        if r.is_uniform and not any(column.on_host for column in r.layout.columns):
+        if r.is_uniform and not any(column.on_host for column in r.columns):
             return None
         return self._epoch.samples(r.windows, begin, begin + n)[0]
 
@@ -219,9 +219,9 @@ class ResidentFlight:
         found = self._shapes.get((n, window))
         if found is None:
             r = self._resident
-            columns = r.layout.columns
             elements = int(np.prod(window))
-            layout = lay_out(columns, batch_size=n, window_elements=elements)
+            columns = [replace(c, most=elements) if c.is_window else c for c in r.columns]
+            layout = lay_out(columns, batch_size=n)
             rows = [window if c.row_shape is None else c.row_shape for c in columns]
             places = {
                 c.name: (offset, row_major(row, c.dtype.nbytes)[1])

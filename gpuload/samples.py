@@ -12,9 +12,10 @@ import numpy as np
 from gpuload import _native
 from gpuload.catalog import SWAPPED, Ints
 from gpuload.devices.arguments import MAX_AXES
+from gpuload.fit import Fit, Pad, Resize, resolve_fit
 from gpuload.plan import WindowFacts
 from gpuload.sources.source import Source
-from gpuload.window import Crop, Geometry, resolve
+from gpuload.window import WHOLE_ITEM, Crop, Geometry, resolve
 
 # With shuffle="block", a block of rows of one file is about this large.
 _BLOCK_NBYTES = 1 << 20
@@ -30,16 +31,111 @@ def _runs(extent: Sequence[int], stride: Sequence[int], nbytes: int) -> int:
     return math.prod(extent) * nbytes // max(run, 1)
 
 
-class Samples:
+class Items:
+    """The items of a source, each of them one sample, and what samplers name of them."""
+
+    def __init__(self, n_items: int) -> None:
+        self.n_items = n_items
+
+    @property
+    def n(self) -> int:
+        """Samples of an epoch."""
+        return self.n_items
+
+    @property
+    def block(self) -> int:
+        """Samples that shuffle="block" keeps together."""
+        return 1
+
+    def per_item_of_sampler(self) -> int:
+        return 1
+
+    def native(self) -> _native.Windows:
+        return _native.Windows(WHOLE_ITEM, [], [], 1, None)
+
+    def items(self, sampler: Iterable[int], name: str = "sampler") -> Ints:
+        """What a sampler yields, as item numbers.
+
+        Raises:
+            TypeError, IndexError: it yields something else, or items that are not there.
+            ValueError: it yields nothing.
+        """
+        drawn = list(sampler)
+        try:
+            items = np.fromiter(map(operator.index, drawn), np.int64, len(drawn))
+        except TypeError:
+            other = next((i for i in drawn if not hasattr(i, "__index__")), drawn)
+            raise TypeError(
+                f"{name}: expected item numbers, got {other!r}; pass lists of items as "
+                "batch_sampler="
+            ) from None
+        if not len(items):
+            raise ValueError(f"{name}: expected at least one item, got none")
+        n = self.n_items
+        bad = items[(items < -n) | (items >= n)]
+        if len(bad):
+            raise IndexError(f"{name}: expected items of [{-n}, {n}), got {bad[0]}")
+        return np.where(items < 0, items + n, items)
+
+    def batches(self, batch_sampler: Iterable[Sequence[int]]) -> list[Ints]:
+        """What a batch sampler yields, as item numbers of each batch.
+
+        Raises:
+            TypeError, IndexError, ValueError: as of `items`.
+        """
+        batches = []
+        for drawn in batch_sampler:
+            if not isinstance(drawn, Iterable):
+                raise TypeError(
+                    f"batch_sampler: expected lists of items, got {drawn!r}; pass items as sampler="
+                )
+            batches.append(self.items(drawn, "batch_sampler"))
+        if not batches:
+            raise ValueError("batch_sampler: expected at least one batch, got none")
+        return batches
+
+
+class Samples(Items):
     """The windows of a source's items, numbered: sample s is a window of an item."""
 
-    def __init__(self, source: Source, crop: Crop | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        crop: Crop | None,
+        *,
+        pad: Pad | None = None,
+        resize: Resize | None = None,
+        flip: object = (),
+        rot90: object = None,
+    ) -> None:
+        super().__init__(len(source))
         catalog = source.catalog
         self._source = source
         self._used = catalog.used_arrays
         self.shapes = catalog.item_shape_of_array[self._used]
-        self.geometry: Geometry = resolve(crop, self.shapes, self._name)
+        self.geometry: Geometry = resolve(
+            crop, self.shapes, self._name, may_stick_out=pad is not None
+        )
+        self.fit: Fit = resolve_fit(
+            self.geometry.extents,
+            items=self._items_of_used(),
+            cropped=self.geometry.size or (-1,) * self.shapes.shape[1],
+            pad=pad,
+            resize=resize,
+            flip=flip,
+            rot90=rot90,
+            name=self._name,
+        )
         self._crop = crop
+        self.bucket = pad is not None and pad.bucket
+
+    def _items_of_used(self) -> Ints:
+        """Items of each array in use."""
+        catalog = self._source.catalog
+        if catalog.selected is None:
+            return np.diff(catalog.row_ends, prepend=0)[self._used]
+        arrays = catalog.array_of(np.arange(len(self._source), dtype=np.int64))
+        return np.bincount(np.searchsorted(self._used, arrays), minlength=len(self._used))
 
     def _name(self, row: int) -> str:
         return self._source.catalog.path_of_array(int(self._used[row]))
@@ -117,61 +213,21 @@ class Samples:
         return per_item * max(1, _BLOCK_NBYTES // max(row_nbytes, 1))
 
     def expect_uniform(self) -> None:
-        """Windows of one batch have one shape.
+        """Windows of one batch have one shape, along axes that nothing pads.
 
         Raises:
             ValueError: two arrays give windows of different shapes.
         """
-        if self.geometry.is_uniform:
+        extents = self.fit.contents
+        differ = ((extents != extents[:1]) & np.array(self.fit.alone, bool)).any(axis=1)
+        if not differ.any():
             return
-        extents = self.geometry.extents
-        other = int(np.flatnonzero((extents != extents[0]).any(axis=1))[0])
+        other = int(np.flatnonzero(differ)[0])
         raise ValueError(
             f"{self._name(other)}: expected windows of shape {tuple(map(int, extents[0]))} as in "
             f"{self._name(0)}, got {tuple(map(int, extents[other]))}; pass crop= with a size for "
-            "each axis, or batch_size=1"
+            "each axis, or batch_size=1, or pad=gpuload.Pad()"
         )
-
-    def items(self, sampler: Iterable[int], name: str = "sampler") -> Ints:
-        """What a sampler yields, as item numbers.
-
-        Raises:
-            TypeError, IndexError: it yields something else, or items that are not there.
-            ValueError: it yields nothing.
-        """
-        drawn = list(sampler)
-        try:
-            items = np.fromiter(map(operator.index, drawn), np.int64, len(drawn))
-        except TypeError:
-            other = next((i for i in drawn if not hasattr(i, "__index__")), drawn)
-            raise TypeError(
-                f"{name}: expected item numbers, got {other!r}; pass lists of items as "
-                "batch_sampler="
-            ) from None
-        if not len(items):
-            raise ValueError(f"{name}: expected at least one item, got none")
-        n = len(self._source)
-        bad = items[(items < -n) | (items >= n)]
-        if len(bad):
-            raise IndexError(f"{name}: expected items of [{-n}, {n}), got {bad[0]}")
-        return np.where(items < 0, items + n, items)
-
-    def batches(self, batch_sampler: Iterable[Sequence[int]]) -> list[Ints]:
-        """What a batch sampler yields, as item numbers of each batch.
-
-        Raises:
-            TypeError, IndexError, ValueError: as of `items`.
-        """
-        batches = []
-        for drawn in batch_sampler:
-            if not isinstance(drawn, Iterable):
-                raise TypeError(
-                    f"batch_sampler: expected lists of items, got {drawn!r}; pass items as sampler="
-                )
-            batches.append(self.items(drawn, "batch_sampler"))
-        if not batches:
-            raise ValueError("batch_sampler: expected at least one batch, got none")
-        return batches
 
     def per_item_of_sampler(self) -> int:
         if self.geometry.per_item is None:
@@ -188,4 +244,7 @@ class Samples:
         shape = "x".join(map(str, self.geometry.extents[0])) or "scalar"
         if not self.geometry.is_uniform:
             shape += " and other shapes"
+        if any(self.fit.pads):
+            most = "up to " if any(n < 0 for n in self.fit.to) else ""
+            shape += f", padded to {most}{'x'.join(map(str, self.fit.largest))}"
         return f"{self._crop or 'whole items'}: {shape}"

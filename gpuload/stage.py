@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from gpuload.devices import Device, Event, Stream
-from gpuload.layout import Route
+from gpuload.layout import Filled, Way
 
 _PAGE = 4096  # what reads into the device wants its memory aligned to
 
@@ -94,7 +94,7 @@ class Ring:
     """
 
     def __init__(
-        self, device: Device, route: Route, *, n_slots: int, direct: DirectReader | None = None
+        self, device: Device, route: Way, *, n_slots: int, direct: DirectReader | None = None
     ) -> None:
         self.device = device
         self.copies: Stream = device.stream()
@@ -124,45 +124,49 @@ class Ring:
     def _warm_up(self) -> None:
         """Nothing is compiled once batches are made: the caller may capture CUDA graphs then."""
         nothing = torch.empty(self._route.slab.nbytes, dtype=torch.uint8)  # never touched
-        ndim = len(self._route.src_stride or (0,))
-        self.device.prepare(self._route.operation(nothing, nothing, 1, (1,) * ndim))
+        for operation in self._route.examples(nothing):
+            self.device.prepare(operation)
 
     def stage(
         self, slab: torch.Tensor, n: int, window: Sequence[int], *, n_rows: int | None = None
     ) -> Staged:
-        """Enqueue one batch of `n` samples: slab -> staging -> fresh memory. Returns at once.
+        """Enqueue one batch of `n` samples of one window: see stage_filled."""
+        return self.stage_filled(slab, Filled(n, tuple(window), n if n_rows is None else n_rows))
+
+    def stage_filled(self, slab: torch.Tensor, filled: Filled) -> Staged:
+        """Enqueue one batch: slab -> staging -> fresh memory. Returns at once.
 
         Args:
             slab: uint8, host; must not be written before `copied` of the result has come.
-            n_rows: windows in the slab: more than `n` where some were left out of the batch.
         """
         self._keep_back()
         route = self._route
         if route.is_copy:
-            others, x = self._memory(n, window, self.copies)
+            others, x = self._memory(filled, self.copies)
             if len(others):
                 self.copies.copy(others, slab[: len(others)])
-            nbytes = route.x_nbytes(n, window)
+            nbytes = route.windows_nbytes(filled)
             self.copies.copy(x[:nbytes], slab[len(others) : len(others) + nbytes])
             copied = self.copies.record()
             return Staged(others, x, ready=copied, copied=copied)
         slot = self.slots[self._next]
         self._next = (self._next + 1) % len(self.slots)
-        copied = self._to_staging(slot, slab, n if n_rows is None else n_rows, window)
+        copied = self._to_staging(slot, slab, filled)
         self.kernels.wait(copied)
-        others, x = self._memory(n, window, self.kernels)
+        others, x = self._memory(filled, self.kernels)
         if len(others):
             self.kernels.copy(others, slot.staging[: len(others)])
-        self.kernels.launch(route.operation(slot.staging, x, n, window))
+        for begin, at, nbytes in route.moves(filled):
+            self.kernels.copy(x[at : at + nbytes], slot.staging[begin : begin + nbytes])
+        for operation in route.operations(slot.staging, x, filled):
+            self.kernels.launch(operation)
         slot.consumed = self.kernels.record()
         return Staged(others, x, ready=slot.consumed, copied=copied)
 
-    def _memory(
-        self, n: int, window: Sequence[int], stream: Stream
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fresh memory of a batch: of x, and of all other columns before it."""
+    def _memory(self, filled: Filled, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fresh memory of a batch: of its windows, and of all other columns before them."""
         nbytes = self._route.batch.others_nbytes
-        x = self.device.memory(max(self._route.x_nbytes(n, window), 1), stream=stream)
+        x = self.device.memory(max(self._route.windows_nbytes(filled), 1), stream=stream)
         return (self.device.memory(nbytes, stream=stream) if nbytes else x[:0]), x
 
     def _keep_back(self) -> None:
@@ -171,15 +175,13 @@ class Ring:
             self.copies.wait(self._asked[0])
             self.kernels.wait(self._asked.popleft())
 
-    def _to_staging(
-        self, slot: Slot, slab: torch.Tensor, n_rows: int, window: Sequence[int]
-    ) -> Event:
+    def _to_staging(self, slot: Slot, slab: torch.Tensor, filled: Filled) -> Event:
         # The kernel of the batch that had this slot before may still read the staging memory.
-        nbytes = self._route.slab_nbytes(n_rows, window)
+        nbytes = self._route.staged_nbytes(filled)
         if self._direct is not None:
             slot.consumed.synchronize()
             begin = self._route.slab.offset("x")
-            self._direct.read(self._route.reads(slab, n_rows).numpy(), slot.staging[begin:])
+            self._direct.read(self._route.reads(slab, filled.n_rows).numpy(), slot.staging[begin:])
             nbytes = begin
         else:
             self.copies.wait(slot.consumed)

@@ -167,6 +167,13 @@ def memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     return total, available
 
 
+def free_nbytes() -> int:
+    """Bytes of memory that the process can still have, as far as the machine tells."""
+    _, available = memory()
+    known = [n for n in (available, cgroup().memory_nbytes) if n is not None]
+    return min(known, default=1 << 62)
+
+
 def numa_nodes(root: Path = ROOT) -> list[NumaNode]:
     """The memory nodes by number; none where the kernel does not tell."""
     nodes = []

@@ -15,7 +15,7 @@ from gpuload.catalog import Ints
 Size = int | tuple[int | None, ...]
 
 # Kinds of csrc/window.hpp.
-_WHOLE, _RANDOM, _CENTER, _GRID = range(4)
+WHOLE_ITEM, _RANDOM, _CENTER, _GRID = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Geometry:
 
     `extents` (n_arrays, ndim) are the window shapes of each array's items, `counts` (n_arrays,) how
     many windows an
-    item has. `kind`, `size` and `stride` are those of csrc/window.hpp.
+    item has. `kind`, `size` and `stride` are those of csrc/window.hpp. Windows that `may_stick_out`
+    end where their item does.
     """
 
     kind: int
@@ -78,6 +79,7 @@ class Geometry:
     stride: tuple[int, ...]
     extents: Ints
     counts: Ints
+    may_stick_out: bool = False
 
     @property
     def is_uniform(self) -> bool:
@@ -91,16 +93,24 @@ class Geometry:
 
     def native(self, ends: Ints | None) -> _native.Windows:
         return _native.Windows(
-            self.kind, list(self.size), list(self.stride), self.per_item or 1, ends
+            self.kind,
+            list(self.size),
+            list(self.stride),
+            self.per_item or 1,
+            ends,
+            self.may_stick_out,
         )
 
 
-def resolve(crop: Crop | None, shapes: Ints, name: Callable[[int], str]) -> Geometry:
+def resolve(
+    crop: Crop | None, shapes: Ints, name: Callable[[int], str], *, may_stick_out: bool = False
+) -> Geometry:
     """Check a crop against the shapes (n_arrays, ndim) of the items of each array.
 
     Args:
         crop: None for whole items.
         name: the path of an array, for messages.
+        may_stick_out: windows may be larger than their item; they end where it does.
 
     Raises:
         TypeError: `crop` is not one of the crops, or a size is not a number.
@@ -108,19 +118,22 @@ def resolve(crop: Crop | None, shapes: Ints, name: Callable[[int], str]) -> Geom
     """
     n, ndim = shapes.shape
     if crop is None:
-        return Geometry(_WHOLE, (), (), shapes, np.ones(n, np.int64))
+        return Geometry(WHOLE_ITEM, (), (), shapes, np.ones(n, np.int64))
     if not isinstance(crop, RandomCrop | CenterCrop | GridCrop):
         raise TypeError(
             f"crop: expected RandomCrop, CenterCrop, GridCrop or None, got {type(crop).__name__}"
         )
     size = _per_axis(crop.size, "size", ndim, shapes, name)
     extents = np.where(np.array(size, np.int64) < 0, shapes, np.array(size, np.int64))
+    if may_stick_out:
+        extents = np.minimum(extents, shapes)
     _check_fit(extents, shapes, name)
     if isinstance(crop, CenterCrop):
-        return Geometry(_CENTER, size, (), extents, np.ones(n, np.int64))
+        return Geometry(_CENTER, size, (), extents, np.ones(n, np.int64), may_stick_out)
     if isinstance(crop, RandomCrop):
         count = _whole_number(crop.per_array, "per_array", most=2**32 - 1)  # drawn by 32 bits
-        return Geometry(_RANDOM, size, (), extents, np.full(n, count, np.int64))
+        counts = np.full(n, count, np.int64)
+        return Geometry(_RANDOM, size, (), extents, counts, may_stick_out)
     stride = size
     if crop.stride is not None:
         given = _per_axis(crop.stride, "stride", ndim, shapes, name)
@@ -129,7 +142,8 @@ def resolve(crop: Crop | None, shapes: Ints, name: Callable[[int], str]) -> Geom
         np.array(stride, np.int64) < 0, np.maximum(shapes, 1), np.array(stride, np.int64)
     )
     counts = (-(-(shapes - extents) // np.maximum(steps, 1)) + 1).prod(axis=1, dtype=np.int64)
-    return Geometry(_GRID, size, tuple(max(s, 0) for s in stride), extents, counts)
+    step = tuple(max(s, 0) for s in stride)
+    return Geometry(_GRID, size, step, extents, counts, may_stick_out)
 
 
 def _per_axis(
@@ -168,5 +182,5 @@ def _check_fit(extents: Ints, shapes: Ints, name: Callable[[int], str]) -> None:
         raise ValueError(
             f"{name(k)}: expected at least the crop {tuple(map(int, extents[k]))} along each axis, "
             f"got shape {tuple(map(int, shapes[k]))}; {len(small)} of {len(shapes)} arrays are too "
-            "small, leave them out with source.select"
+            "small, leave them out with source.select or pass pad=gpuload.Pad()"
         )

@@ -67,7 +67,7 @@ WRONG = {
         (
             ("label",),
             ValueError,
-            """expected one of "index", "crop", "start", "path", "valid", got 'label'""",
+            r"""expected one of "index", "crop", .* "rot90", got 'label'""",
         ),
         (None, TypeError, 'expected names such as "index", got None'),
     ],

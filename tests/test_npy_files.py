@@ -127,7 +127,7 @@ def test_bytes_behind_the_data_do_no_harm(hundred, more):
     np.testing.assert_array_equal(gl.open(hundred)[0], np.arange(100).reshape(10, 10))
 
 
-@pytest.mark.parametrize("text", ["1 2 3\n4 5 6\n", "x", "\x93NUMBY\1\0v\0", "PK\3\4" + " " * 50])
+@pytest.mark.parametrize("text", ["1 2 3\n4 5 6\n", "x", "\x93NUMBY\1\0v\0"])
 def test_a_file_that_is_no_npy_file_is_named(tmp_path, text):
     (tmp_path / "a.npy").write_bytes(text.encode("latin1"))
     wanted = (

@@ -131,7 +131,6 @@ def test_class_folders_are_numbered_in_text_order_with_a_warning(tree):
     assert source.class_to_idx == {name: i for i, name in enumerate(text_order)}
     assert source.class_to_idx["10"] == 2
     assert source.labels.tolist() == list(range(12))
-    assert source.labels.dtype == np.int64
     x, y = source[source.class_to_idx["10"]]
     assert x.tolist() == [10, 10]
     assert isinstance(y, torch.Tensor)
@@ -170,7 +169,7 @@ def test_rows_of_class_files_have_the_label_of_their_file(tmp_path):
 def test_an_empty_class_folder_is_named(tmp_path):
     save(tmp_path / "cat" / "x.npy", [1])
     (tmp_path / "dog").mkdir()
-    with pytest.raises(gl.FormatError, match=r"/dog: expected .* in a class folder, got none; "):
+    with pytest.raises(gl.FormatError, match=r"/dog: expected .* in a class folder, got none \("):
         gl.open(tmp_path)
     assert numbers(gl.open(tmp_path, labels=None)) == [1]
 
@@ -179,7 +178,7 @@ def test_files_beside_class_folders_are_an_error(tmp_path):
     save(tmp_path / "cat" / "x.npy", [1])
     save(tmp_path / "y.npy", [2])
     with pytest.raises(
-        gl.FormatError, match=r"expected either \.npy files or class folders, got 1"
+        gl.FormatError, match=r"expected either \.npy or \.npz files or class folders, got 1"
     ):
         gl.open(tmp_path)
     source = gl.open(tmp_path, labels=None)
@@ -293,13 +292,13 @@ def test_a_link_to_nothing_is_named(tmp_path):
 
 def test_an_empty_folder_is_named_with_what_was_seen(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"expected \.npy files .* got none \(0 other files"
+        FileNotFoundError, match=r"expected \.npy or \.npz files .* got none \(0 other files"
     ):
         gl.open(tmp_path)
 
 
 def test_a_folder_of_other_files_says_how_many(tmp_path):
-    for name in ("a.txt", "b.png", "c.npz"):
+    for name in ("a.txt", "b.png", "c.zip"):
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"got none \(3 other files, 1 folders\)"):
@@ -343,9 +342,11 @@ def test_a_bad_argument_is_refused_by_name(flat, arguments, error, wanted):
         gl.open(**{"where": flat} | arguments)
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.h5", "a.hdf5", "a.nc", "a.zarr", "a.h5::images/x"])
+@pytest.mark.parametrize("name", ["a.h5", "a.hdf5", "a.nc", "a.zarr", "a.h5::images/x"])
 def test_other_formats_are_refused_clearly(tmp_path, name):
     (tmp_path / name.partition("::")[0]).touch()
     for where in (tmp_path / name, [str(tmp_path / name)]):
-        with pytest.raises(gl.FormatError, match=r"a\.\w+: expected NPY files, got \.\w+.*; this"):
+        with pytest.raises(
+            gl.FormatError, match=r"a\.\w+: expected NPY or NPZ files, got \.\w+.*; this"
+        ):
             gl.open(where)

@@ -156,7 +156,7 @@ def test_memory_is_that_of_the_largest_batch_in_every_slab():
             device.current_stream().synchronize()
             del x
     gc.collect()
-    kept = sum(len(slab) for c in loader._carriers for slab in c._slabs)
+    kept = sum(len(slab) for c in loader._copier._carriers for slab in c._slabs)
     assert kept <= 3 * (40_000 + 64)
     assert device.dropped_too_soon == 0
 

@@ -162,14 +162,14 @@ def test_break_leaves_the_batches_taken_whole_and_begins_anew(files, make_device
 @each_device
 def test_a_transfer_that_fails_surfaces_at_its_batch(files, make_device, monkeypatch):
     device = make_device()
-    stage, numbers = pipeline.Ring.stage, itertools.count()
+    stage, numbers = pipeline.Ring.stage_filled, itertools.count()
 
     def fail_at_three(ring, *batch, **rows):
         if next(numbers) == 3:
             raise RuntimeError("the copy engine is on fire")
         return stage(ring, *batch, **rows)
 
-    monkeypatch.setattr(pipeline.Ring, "stage", fail_at_three)
+    monkeypatch.setattr(pipeline.Ring, "stage_filled", fail_at_three)
     with make_loader(files, "cpu") as loader:
         wanted = list(loader)
     with make_loader(files, device) as loader:
@@ -244,7 +244,7 @@ def test_a_file_that_is_gone_surfaces_at_its_batch(files, make_device):
 def test_close_from_another_thread_ends_a_waiting_consumer(files, make_device, monkeypatch):
     device = make_device()
     blocked, go_on = threading.Event(), threading.Event()
-    stage, numbers = pipeline.Ring.stage, itertools.count()
+    stage, numbers = pipeline.Ring.stage_filled, itertools.count()
 
     def wait_at_the_third(ring, *batch, **rows):
         if next(numbers) == 2:
@@ -252,7 +252,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(files, make_device, m
             go_on.wait(20)
         return stage(ring, *batch, **rows)
 
-    monkeypatch.setattr(pipeline.Ring, "stage", wait_at_the_third)
+    monkeypatch.setattr(pipeline.Ring, "stage_filled", wait_at_the_third)
     loader = make_loader(files, device)
     got = []
     consumer = threading.Thread(target=lambda: got.extend(loader))

@@ -62,9 +62,7 @@ class CpuDevice:
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def free_nbytes(self) -> int:
-        _, available = system.memory()
-        known = [n for n in (available, system.cgroup().memory_nbytes) if n is not None]
-        return min(known, default=1 << 62)
+        return system.free_nbytes()
 
     def hand_over(self, memory: torch.Tensor, stream: Stream) -> None:
         pass

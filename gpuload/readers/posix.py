@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuload import _native, system
-from gpuload.catalog import Catalog
+from gpuload.catalog import Catalog, Paths
 from gpuload.dtypes import DTYPES, Dtype
 from gpuload.errors import ReadError
 from gpuload.plan import Facts, IoPlan
@@ -43,19 +43,20 @@ def open_files(catalog: Catalog) -> OpenFiles:
     """
     max_descriptors = max(4, min(system.descriptor_limit() // 4, 4096))
     max_maps = system.map_limit() // 2
-    files = _native.Files(
-        catalog.paths.blob, catalog.paths.ends, catalog.sizes, max_descriptors, max_maps
-    )
-    return OpenFiles(files, max_maps)
+    return OpenFiles(catalog.native_files(max_descriptors, max_maps), max_maps)
 
 
 def files_of_memory(memory: _native.Resident) -> OpenFiles:
     """Arrays that are held in memory of the process, as one file."""
-    return OpenFiles(_native.Files.of_memory(memory), max_maps=1)
+    paths, sizes = Paths.of(["memory"]), np.array([memory.nbytes], np.int64)
+    files = _native.Files(paths.blob, paths.ends, sizes, 1, 1, [memory.address], memory)
+    return OpenFiles(files, max_maps=1)
 
 
 def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
     """Find out what the files lie on, whether the page cache holds them, and what a read costs."""
+    if catalog.contents is not None and files.native.is_memory:
+        return _in_memory(len(catalog.paths), files.max_maps)
     places = _places(catalog)
     first = catalog.paths[places[0][0]] if places else os.curdir
     name = system.file_system(first)
@@ -73,6 +74,20 @@ def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
         bytes_per_ns=bytes_per_ns,
         n_files=len(catalog.paths),
         max_maps=files.max_maps,
+        cores=system.cores(),
+    )
+
+
+def _in_memory(n_files: int, max_maps: int) -> Facts:
+    return Facts(
+        file_system="host memory",
+        is_network=False,
+        is_memory=True,
+        resident=1.0,
+        request_ns=WARM_REQUEST_NS,
+        bytes_per_ns=WARM_BYTES_PER_NS,
+        n_files=min(n_files, max_maps),  # they need no maps
+        max_maps=max_maps,
         cores=system.cores(),
     )
 
@@ -137,13 +152,18 @@ def _measure(catalog: Catalog, places: list[Place]) -> tuple[float, float]:
 
 
 def make_reader(
-    catalog: Catalog, files: OpenFiles, to: Dtype | None, plan: IoPlan
+    catalog: Catalog,
+    files: OpenFiles,
+    to: Dtype | None,
+    plan: IoPlan,
+    scaling: tuple[float, tuple[float, ...]] | None = None,
 ) -> _native.Reader:
     """A native reader that follows the plan. It keeps descriptors and maps until it and `files` are
     gone.
 
     Args:
         to: deliver elements of this type; None delivers bytes as they are stored.
+        scaling: the scale, and mean and std of each channel behind one another.
     """
     return _native.Reader(
         catalog.native(),
@@ -156,4 +176,5 @@ def make_reader(
         plan.max_nbytes,
         plan.is_cold,
         to is None,
+        scaling,
     )

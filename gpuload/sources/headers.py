@@ -6,7 +6,8 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,15 +16,29 @@ import numpy.typing as npt
 
 from gpuload import _native
 from gpuload.catalog import Ints, Paths
+from gpuload.errors import GpuloadError
 
 _SCHEMA = 1
 _MARK = "gpuload_index"  # the first member of an index, by which it is known from other files
 
 
+class Status(IntEnum):
+    """What was found in place of a header, as csrc/npy.hpp numbers it. TOLD: see `problems`."""
+
+    PLAIN = 0
+    OTHER = 1
+    NO_ACCESS = 2
+    NO_MAGIC = 3
+    BAD_VERSION = 4
+    CUT = 5
+    TOO_LONG = 6
+    TOLD = 7
+
+
 @dataclass(frozen=True, slots=True)
 class Headers:
     """One row per file. `texts` holds the raw header of files that the native parser leaves to
-    Python."""
+    Python, `problems` what is known to be wrong with others."""
 
     paths: Paths
     status: npt.NDArray[np.int32]
@@ -37,6 +52,17 @@ class Headers:
     fortran: npt.NDArray[np.uint8]
     descr: npt.NDArray[np.uint8]
     texts: dict[int, bytes]
+    problems: dict[int, GpuloadError] = field(default_factory=dict)
+
+
+def empty_headers(paths: Paths) -> Headers:
+    """Headers of which nothing is known yet, to be filled in."""
+    n = len(paths)
+    wide = {"shape": (n, 0), "descr": (n, 16)}
+    columns: dict[str, Any] = {
+        name: np.zeros(wide.get(name, (n,)), dtype) for name, dtype in _COLUMNS.items()
+    }
+    return Headers(paths=paths, texts={}, **columns)
 
 
 def read_headers(
@@ -62,7 +88,7 @@ def _save_or_warn(index: Path, headers: Headers) -> None:
         warnings.warn(
             f"{index}: expected to save the index there, got {error}; all headers will be read "
             "again next time",
-            stacklevel=4,
+            stacklevel=7,
         )
 
 
@@ -153,6 +179,17 @@ def _is_index(file: IO[bytes]) -> bool:
     return not head or _MARK.encode() in head
 
 
+def is_index(path: str) -> bool:
+    """Whether there is an index at this path, and no array. Only .npz files are looked into."""
+    if not path.lower().endswith(".npz"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return _MARK.encode() in file.read(64)
+    except OSError:
+        return False
+
+
 def _may_replace(index: Path) -> bool:
     try:
         with index.open("rb") as file:
@@ -175,7 +212,7 @@ def load_index(index: Path) -> Headers | None:
         return None
     except Exception as error:  # a damaged archive makes zipfile and NumPy raise nearly anything
         warnings.warn(
-            f"{index}: expected a saved index, got {error}; reading all headers again", stacklevel=4
+            f"{index}: expected a saved index, got {error}; reading all headers again", stacklevel=7
         )
         return None
 

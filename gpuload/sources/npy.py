@@ -23,13 +23,14 @@ from gpuload.errors import (
     ReadError,
     UnsupportedDtypeError,
 )
-from gpuload.sources.headers import Headers
-
-# Statuses of csrc/npy.hpp.
-_PLAIN, _OTHER, _NO_ACCESS, _NO_MAGIC, _BAD_VERSION, _CUT, _TOO_LONG = range(7)
+from gpuload.sources import formats
+from gpuload.sources.headers import Headers, Status
 
 _LARGEST = 2**62  # bytes: far above any file, below an overflow of int64
 _MOST_AXES = 32
+_NOTED = 20  # bad files beside the first that an error tells of
+
+_FOREIGN = "that is not one; save it with numpy.save"
 
 # Python 2 wrote whole numbers as 10L. Quoted text is matched first and kept.
 _LONG = re.compile(r"""('[^']*'|"[^"]*")|\b(\d+)L\b""")
@@ -69,14 +70,15 @@ def read_catalog(
     """
     table = _Table(headers, member, dtype, sample_axis)
     good = table.ok.copy()
-    messages = []
+    problems = []
     for row in np.flatnonzero(~good):
         problem = table.check(int(row))
         good[row] = problem is None
-        if problem is not None and on_error == "raise":
-            raise problem
         if problem is not None:
-            messages.append(str(problem))
+            problems.append(problem)
+    if problems and on_error == "raise":
+        raise _with_others(problems)
+    messages = list(map(str, problems))
     if not good.any():
         raise FormatError(
             f"expected at least one readable file of {len(messages)}, got none; first: "
@@ -84,6 +86,15 @@ def read_catalog(
         )
     rows = np.flatnonzero(good)
     return table.catalog(rows), rows, messages
+
+
+def _with_others(problems: list[GpuloadError]) -> GpuloadError:
+    """The first of them, with a note that names others."""
+    first, *others = problems
+    if others:
+        named = "\n".join(map(str, others[:_NOTED]))
+        first.add_note(f"and {len(others)} other bad files:\n{named}")
+    return first
 
 
 class _Table:
@@ -109,11 +120,11 @@ class _Table:
         """Find the files that agree with the first one at once, without a Python step for each."""
         h = self.headers
         n = len(h.paths)
-        if n == 0 or h.status[0] != _PLAIN or self.check(0) is not None:
+        if n == 0 or h.status[0] != Status.PLAIN or self.check(0) is not None:
             return np.zeros(n, np.bool_)
         form, ndim = self.form_of[0], int(h.ndim[0])
         assert form is not None
-        same = (h.status == _PLAIN) & (h.ndim == ndim) & (h.descr == h.descr[0]).all(axis=1)
+        same = (h.status == Status.PLAIN) & (h.ndim == ndim) & (h.descr == h.descr[0]).all(axis=1)
         counts = np.ones(n, np.float64)  # float: exact up to 2**53, infinite rather than wrapped
         strides = np.full(n, float(max(form.layout.record_nbytes, 1)))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -200,11 +211,11 @@ class _Table:
         """descr, fortran_order and shape of a header."""
         h = self.headers
         status = int(h.status[row])
-        if status == _PLAIN:
+        if status == Status.PLAIN:
             descr = h.descr[row].tobytes().rstrip(b"\0").decode("latin1")
             shape = tuple(int(n) for n in h.shape[row, : h.ndim[row]])
             return descr, bool(h.fortran[row]), shape
-        if status == _OTHER:
+        if status == Status.OTHER:
             key = (h.texts[row], int(h.version[row]) >> 8)
             if key not in self.dictionaries:
                 self.dictionaries[key] = parse_header(*key, path)
@@ -254,7 +265,9 @@ class _Table:
 def _problem(h: Headers, row: int, path: str) -> GpuloadError:
     """What is wrong with a file whose header could not be read."""
     status, nbytes = int(h.status[row]), int(h.nbytes[row])
-    if status == _NO_ACCESS:
+    if status == Status.TOLD:
+        return h.problems[row]
+    if status == Status.NO_ACCESS:
         kind = MissingError if h.error[row] in (2, 20) else ReadError  # ENOENT, ENOTDIR
         reason = os.strerror(int(h.error[row]))
         return kind(
@@ -262,26 +275,26 @@ def _problem(h: Headers, row: int, path: str) -> GpuloadError:
             errno=int(h.error[row]),
             filename=path,
         )
-    if status == _BAD_VERSION:
+    if status == Status.BAD_VERSION:
         version = int(h.version[row])
         return FormatError(
             f"{path}: expected NPY version 1.0, 2.0 or 3.0, got unsupported version "
             f"{version >> 8}.{version & 255}"
         )
-    if status == _CUT:
+    if status == Status.CUT:
         least = 10 if h.version[row] >> 8 < 2 else 12  # magic, version, length of the header
         wanted = max(int(h.offset[row]), least)
         return FormatError(
             f"{path}: expected an NPY header of at least {wanted} bytes, got a file of {nbytes} "
             "bytes; the file was truncated"
         )
-    if status == _TOO_LONG:
+    if status == Status.TOO_LONG:
         return FormatError(
             f"{path}: expected an NPY header of at most 1 MiB, got {h.offset[row]} bytes"
         )
     return FormatError(
-        f"{path}: expected an NPY file (it begins with \\x93NUMPY), got a file of {nbytes} bytes "
-        "that is not one; save it with numpy.save"
+        f"{path}: expected an NPY file (it begins with \\x93NUMPY), got "
+        f"{formats.of_another(path) or f'a file of {nbytes} bytes {_FOREIGN}'}"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,36 +14,59 @@ import numpy.typing as npt
 import torch
 
 from gpuload import _native
-from gpuload.catalog import Catalog, Ints, Paths
-from gpuload.dtypes import DTYPES
+from gpuload.catalog import Catalog, Ints
+from gpuload.sources.labels import as_numbers, check_length, label_tensor
+from gpuload.sources.subset import cut, item_number, item_numbers
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named array of each item.
+
+    `axes` says, for each axis of its items, which axis of the first field's items it is; -1 for one
+    of its own. Windows, flips and sizes are given in axes of the first field.
+    """
+
+    name: str
+    catalog: Catalog
+    axes: tuple[int, ...]
+
+
+def first_field(catalog: Catalog, name: str = "x") -> Field:
+    """The field whose axes windows are given in."""
+    return Field(name, catalog, tuple(range(catalog.item_shape_of_array.shape[1])))
 
 
 class Source:
-    """Arrays on disk, described but not loaded: what `gpuload.open` returns.
+    """Arrays on disk or in memory, described but not loaded: what `gpuload.open` returns.
 
     A source is a map-style dataset: `len(source)` items, `source[i]` reads one whole item. It holds
     no open
     files, and pickles to about its table of paths and shapes.
 
     Attributes:
-        labels: one row per item, or None.
-        classes: names of the class folders in label order, or None.
+        fields: the named arrays of each item, mostly one.
+        labels: one row per item, or None. Class numbers are kept as the smallest type that holds
+            them, uint8 for up to 256 classes; a tensor of whole numbers is always int64.
+        classes: names of the classes in label order, or None.
         errors: one message per file that was left out (`on_error="skip"`).
     """
 
     def __init__(
         self,
-        catalog: Catalog,
+        fields: Catalog | Sequence[Field],
         *,
         labels: npt.NDArray[Any] | None = None,
         classes: list[str] | None = None,
         errors: Sequence[str] = (),
     ) -> None:
-        self.catalog = catalog
+        one = isinstance(fields, Catalog)
+        self.fields = (first_field(fields),) if one else tuple(fields)  # type: ignore[arg-type]
+        self.catalog = self.fields[0].catalog
         self.labels = labels
         self.classes = classes
         self.errors = list(errors)
-        self._reader: tuple[int, _native.Reader] | None = None
+        self._readers: tuple[int, dict[int, _native.Reader]] | None = None
 
     @property
     def labels(self) -> npt.NDArray[Any] | None:
@@ -52,71 +75,67 @@ class Source:
 
     @labels.setter
     def labels(self, labels: Any) -> None:
-        self._labels = None if labels is None else _one_per_item(_numbers(labels), len(self))
+        self._labels = None if labels is None else check_length(as_numbers(labels), len(self))
 
     def __len__(self) -> int:
         return len(self.catalog)
 
     def __getitem__(self, i: int) -> Any:
-        """Read item `i` whole: a CPU tensor that is the caller's, or (tensor, label) when there are
-        labels.
+        """Read item `i` whole: a CPU tensor that is the caller's; a tuple of one for each field and
+        the label where there are several of these.
 
         Raises:
             IndexError: `i` is not in [-len, len).
             ReadError: the file has changed or cannot be read.
         """
-        item = self._item(i)
-        tensor = torch.utils.dlpack.from_dlpack(
-            self._native_reader().read(item, self.catalog.layout.dtype.number)
-        )
-        return tensor if self.labels is None else (tensor, label_tensor(self.labels[item]))
+        item = item_number(i, len(self))
+        parts: list[Any] = [
+            torch.utils.dlpack.from_dlpack(self._read(k, item)) for k in range(len(self.fields))
+        ]
+        if self.labels is not None:
+            parts.append(label_tensor(self.labels[item]))
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
-    def _item(self, i: int) -> int:
-        try:
-            i = operator.index(i)
-        except TypeError:
-            raise TypeError(
-                f"source: expected a whole number, got {i!r}; source.select takes several"
-            ) from None
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"source: expected an index of [{-len(self)}, {len(self)}), got {i}")
-        return i % len(self)
-
-    def _native_reader(self) -> _native.Reader:
-        """A reader of this process; one made before a fork belongs to the parent."""
-        if self._reader is None or self._reader[0] != os.getpid():
-            paths, ends, sizes = (
-                self.catalog.paths.blob,
-                self.catalog.paths.ends,
-                self.catalog.sizes,
-            )
-            files = _native.Files(paths, ends, sizes, 8, 0)
-            number = self.catalog.layout.dtype.number
-            reader = _native.Reader(
-                self.catalog.native(), files, number, False, 1e3, 4.0, 1 << 16, 1 << 24
-            )
-            self._reader = os.getpid(), reader
-        return self._reader[1]
+    def _read(self, k: int, item: int) -> object:
+        """Item of field k, by a reader of this process; those made before a fork belong to the
+        parent."""
+        catalog = self.fields[k].catalog
+        number = catalog.layout.dtype.number
+        if catalog.contents is not None and len(catalog.paths) > 1:
+            # A reader of all would have all files inflated.
+            alone = catalog.select(np.array([item], np.int64)).compact()
+            return _whole_reader(alone).read(0, number)
+        if self._readers is None or self._readers[0] != os.getpid():
+            self._readers = os.getpid(), {}
+        readers = self._readers[1]
+        if k not in readers:
+            readers[k] = _whole_reader(catalog)
+        return readers[k].read(item, number)
 
     def __getstate__(self) -> dict[str, Any]:
         made_when_asked = ("shapes", "paths")  # as long as there are items
         kept = {name: value for name, value in vars(self).items() if name not in made_when_asked}
-        return kept | {"_reader": None}
+        return kept | {"_readers": None}
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type that is stored, in the machine's byte order."""
+        """The element type that is stored (in the first field), in the machine's byte order."""
         return self.catalog.layout.dtype.torch
+
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The element type that is stored in each field."""
+        return {field.name: field.catalog.layout.dtype.torch for field in self.fields}
 
     @cached_property
     def shapes(self) -> Ints:
-        """Shapes of the items, (n, ndim)."""
+        """Shapes of the items (of the first field), (n, ndim)."""
         items = np.arange(len(self), dtype=np.int64)
         return self.catalog.item_shape_of_array[self.catalog.array_of(items)]
 
     @cached_property
     def paths(self) -> Sequence[str]:
-        """The file of each item."""
+        """The file of each item (of the first field)."""
         catalog = self.catalog
         if catalog.selected is None and catalog.sample_axis is None:
             return catalog.paths
@@ -130,14 +149,7 @@ class Source:
     @cached_property
     def nbytes(self) -> int:
         """Bytes of all items as stored, without headers and other members."""
-        catalog = self.catalog
-        elements = catalog.item_shape_of_array.prod(axis=1)
-        if catalog.selected is None:
-            total = (elements * np.diff(catalog.row_ends, prepend=0)).sum()
-        else:
-            items = np.arange(len(self), dtype=np.int64)
-            total = elements[catalog.array_of(items)].sum()
-        return int(total) * catalog.layout.dtype.nbytes
+        return sum(_nbytes(field.catalog) for field in self.fields)
 
     def select(self, indices: Sequence[int] | npt.ArrayLike) -> Source:
         """A source of only these items, in this order. A mask of one bool per item is taken as
@@ -147,22 +159,9 @@ class Source:
             IndexError: an index is not in [-len, len), or a mask has another length.
             TypeError: the indices are not whole numbers.
         """
-        items = np.asarray(indices)
-        if items.dtype == np.bool_:
-            if items.shape != (len(self),):
-                raise IndexError(f"select: expected a mask of {len(self)} items, got {items.shape}")
-            items = np.flatnonzero(items)
-        if items.size and items.dtype.kind not in "iu":
-            raise TypeError(f"select: expected whole numbers, got {items.dtype}")
-        items = items.astype(np.int64).reshape(-1)
-        bad = items[(items < -len(self)) | (items >= len(self))]
-        if len(bad):
-            raise IndexError(
-                f"select: expected indices of [{-len(self)}, {len(self)}), got {bad[0]}"
-            )
-        items = np.where(items < 0, items + len(self), items)
+        items = item_numbers(indices, len(self))
         return Source(
-            self.catalog.select(items),
+            [replace(field, catalog=field.catalog.select(items)) for field in self.fields],
             labels=None if self.labels is None else self.labels[items],
             classes=self.classes,
             errors=self.errors,
@@ -177,24 +176,14 @@ class Source:
         Raises:
             ValueError: a part is negative, or the parts are more than there is.
         """
-        parts = list(parts)
-        are_lengths = all(isinstance(part, int | np.integer) for part in parts)
-        most = len(self) if are_lengths else 1
-        if not parts or not all(0 <= part <= most for part in parts):
-            raise ValueError(f"split: expected parts of {len(self)} items, got {parts}")
-        ends = np.cumsum(parts)
-        if not are_lengths:
-            ends = np.round(ends * len(self) + 1e-9).astype(int)
-        if ends[-1] > len(self):
-            raise ValueError(f"split: expected parts of {len(self)} items, got {parts}")
-        order = np.arange(len(self))
-        if seed is not None:
-            order = np.random.default_rng(seed).permutation(order)
-        return [self.select(order[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        return [self.select(items) for items in cut(len(self), parts, seed=seed)]
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that are the same for the same data, wherever they lie."""
-        return self.catalog.fingerprint()
+        first, *others = self.fields
+        return first.catalog.fingerprint(
+            *(part for field in others for part in (field.name, field.catalog.fingerprint()))
+        )
 
     def summary(self) -> str:
         """A few lines for people: how much of what there is."""
@@ -209,7 +198,9 @@ class Source:
             f"{self.nbytes / 1e6:.1f} MB",
             f"shapes: {common}{more}",
         ]
-        if self.classes is not None and self.labels is not None:
+        for field in self.fields[1:]:
+            lines.append(f"{field.name}: {field.catalog.layout.dtype.name}")
+        if self.classes is not None and self.labels is not None and self.labels.ndim == 1:
             per_class = Counter(self.labels.tolist())
             names = ", ".join(f"{name} ({per_class[i]})" for i, name in enumerate(self.classes))
             lines.append(f"classes: {names}")
@@ -219,6 +210,31 @@ class Source:
 
     def __repr__(self) -> str:
         return f"<gpuload.Source: {self.summary().splitlines()[0] if len(self) else 'no items'}>"
+
+
+def _whole_reader(catalog: Catalog) -> _native.Reader:
+    """Reads whole items, a few files at a time."""
+    return _native.Reader(
+        catalog.native(),
+        catalog.native_files(8, 0),
+        catalog.layout.dtype.number,
+        False,
+        1e3,
+        4.0,
+        1 << 16,
+        1 << 24,
+    )
+
+
+def _nbytes(catalog: Catalog) -> int:
+    """Bytes of all items as stored, without headers and other members."""
+    elements = catalog.item_shape_of_array.prod(axis=1)
+    if catalog.selected is None:
+        total = (elements * np.diff(catalog.row_ends, prepend=0)).sum()
+    else:
+        items = np.arange(len(catalog), dtype=np.int64)
+        total = elements[catalog.array_of(items)].sum()
+    return int(total) * catalog.layout.dtype.nbytes
 
 
 class _ItemPaths(Sequence[str]):
@@ -238,79 +254,3 @@ class _ItemPaths(Sequence[str]):
             raise IndexError(f"paths: expected an index below {len(self)}, got {i}")
         item = np.array([i % len(self)], np.int64)
         return self.catalog.path_of_array(int(self.catalog.array_of(item)[0]))
-
-
-def label_tensor(label: Any) -> torch.Tensor:
-    """A label as a tensor; whole numbers become int64."""
-    array = np.asarray(label)
-    return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else array.copy())
-
-
-Labels = str | None | Sequence[Any] | npt.NDArray[Any] | torch.Tensor | Callable[[str], Any]
-
-
-def make_labels(
-    labels: Labels,
-    *,
-    class_numbers: Sequence[int] | None,
-    paths: Paths,
-    rows: Ints,
-    n_found: int,
-    n_items: int,
-    array_of_items: Callable[[Ints], Ints],
-) -> npt.NDArray[Any] | None:
-    """One label row per item, from what the user gave.
-
-    Args:
-        labels: "auto" (the class numbers, if any), None, one row per item, or a function of the
-            path.
-        class_numbers: per file found; `rows` says which of these files are in the source.
-        paths: of the files in the source.
-        n_found: files found. Labels for all of them are taken where files are items and some are
-            left out.
-        array_of_items: gives the file of each of some items.
-
-    Raises:
-        ValueError: another number of labels than items.
-        TypeError: labels that are not numbers.
-    """
-
-    def files_of_items() -> Ints:
-        return array_of_items(np.arange(n_items, dtype=np.int64))
-
-    if labels is None:
-        return None
-    if isinstance(labels, str):
-        if labels != "auto":
-            raise ValueError(
-                f'labels: expected "auto", None, one row per item or a function, got {labels!r}'
-            )
-        if class_numbers is None:
-            return None
-        return np.asarray(class_numbers, np.int64)[rows][files_of_items()]
-    if callable(labels):
-        return _numbers([labels(path) for path in paths])[files_of_items()]
-    array = _numbers(labels)
-    if n_items == len(rows) < n_found and array.shape[:1] == (n_found,):
-        return array[rows]
-    return _one_per_item(array, n_items)
-
-
-def _one_per_item(labels: npt.NDArray[Any], n_items: int) -> npt.NDArray[Any]:
-    if labels.ndim == 0 or len(labels) != n_items:
-        raise ValueError(
-            f"labels: expected one row for each of {n_items} items, got {labels.shape}"
-        )
-    return labels
-
-
-def _numbers(labels: Any) -> npt.NDArray[Any]:
-    try:
-        array = np.asarray(labels)
-    except ValueError:
-        raise ValueError("labels: expected rows of one shape, got rows of several") from None
-    if array.dtype.kind not in "biufc" or array.dtype.name not in DTYPES:
-        raise TypeError(f"labels: expected numbers, got {array.dtype}; map the names to numbers")
-    if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
-        raise ValueError(f"labels: expected numbers below 2**63 (int64), got {array.max()}")
-    return array.astype(array.dtype.newbyteorder("="))

@@ -1,0 +1,103 @@
+"""Samples that are more than cut and cast: what they look like, and the native code that makes
+them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuload import _native
+from gpuload.dtypes import BOOL, INT64, Dtype
+from gpuload.layout import MASK, Column
+from gpuload.samples import Samples
+from gpuload.transform import Form, Scaling, mode_numbers
+
+# Makes a reader of a field that delivers elements of a type, scaled.
+MakeReader = Callable[[int, Dtype, Scaling | None], _native.Reader]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How the fields of a loader are delivered, and how their windows fill samples."""
+
+    samples: Samples
+    forms: tuple[Form, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether windows of one field are only cut and cast."""
+        return (
+            len(self.forms) == 1
+            and self.forms[0].name == "x"
+            and self.forms[0].is_plain
+            and self.samples.fit.is_plain
+            and not self.samples.geometry.may_stick_out
+        )
+
+    def columns(self) -> list[Column]:
+        """Columns of the windows of each field."""
+        if self.is_plain:
+            most = self.samples.largest_window
+            return [Column("x", self.forms[0].delivered, most=most)]
+        largest = self.samples.fit.largest
+        return [
+            Column(form.name, form.delivered, most=math.prod(form.shape(largest)), field=k)
+            for k, form in enumerate(self.forms)
+        ]
+
+    def told(self) -> dict[str, Column]:
+        """Columns of what can be told about samples, beside their windows."""
+        fit, form = self.samples.fit, self.forms[0]
+        ndim = len(form.order)
+        masked = [
+            n if fit.pads[axis] else 1
+            for n, axis in zip(form.shape(fit.largest), form.order, strict=True)
+        ]
+        return {
+            "mask": Column("mask", BOOL, most=math.prod(masked), field=MASK),
+            "lengths": Column("lengths", INT64, () if ndim == 1 else (ndim,)),
+            "flip": Column("flip", BOOL, (ndim,)),
+            "rot90": Column("rot90", INT64, ()),
+        }
+
+    def crossing(self, form: Form) -> Dtype:
+        """The element type that is packed: the smaller of what is stored and what is delivered."""
+        if form.resize_mode is not None:
+            return form.resized
+        is_smaller = form.stored.nbytes <= form.delivered.nbytes
+        return form.stored if form.scaling is not None or is_smaller else form.delivered
+
+    def native(self, make_reader: MakeReader, *, is_packed: bool) -> _native.Arranger:
+        """What fills batches, or slabs of packed windows."""
+        fit = self.samples.fit
+        masked = [fit.pads[axis] for axis in self.forms[0].order]
+        return _native.Arranger(
+            [self._form(k, make_reader, is_packed=is_packed) for k in range(len(self.forms))],
+            self.samples.native(),
+            fit.native(),
+            [int(is_masked) for is_masked in masked],
+            is_packed,
+        )
+
+    def _form(self, k: int, make_reader: MakeReader, *, is_packed: bool) -> _native.Form:
+        form = self.forms[k]
+        if is_packed:
+            reader = make_reader(k, self.crossing(form), None)
+        else:
+            reader = make_reader(k, form.delivered, form.scaling)
+        pad_mode, resize_mode = mode_numbers(form)
+        stored = None if form.resize_mode is None else make_reader(k, form.stored, None)
+        return _native.Form(
+            reader,
+            stored,
+            list(form.field.axes),
+            list(form.order),
+            form.delivered.number,
+            form.resized.number,
+            resize_mode,
+            pad_mode,
+            form.pad_value,
+            form.channel_axis,
+            form.scaling,
+        )

@@ -110,6 +110,7 @@ def doctor(path: str | None, as_json: bool) -> None:
     metavar="N",
     help="Items are the rows along axis N of each file.",
 )
+@click.option("--key", metavar="NAME", help="The member of .npz files.")
 @click.option("--member", metavar="NAME", help="The field of a structured dtype.")
 @click.option(
     "--labels",
@@ -120,16 +121,25 @@ def doctor(path: str | None, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(
-    path: str, sample_axis: int | None, member: str | None, labels: str, as_json: bool
+    path: str,
+    sample_axis: int | None,
+    key: str | None,
+    member: str | None,
+    labels: str,
+    as_json: bool,
 ) -> None:
     """Say what arrays lie at PATH, and what padding them would cost.
 
-    PATH is what gpuload.open takes: a .npy file, a folder, a glob. It may mix files of different
-    types. Headers alone are read; files that are not like the others are listed.
+    PATH is what gpuload.open takes: a .npy or .npz file, a folder, a glob. It may mix files of
+    different types. Headers alone are read; files that are not like the others are listed.
     """
     try:
         found = description.examine(
-            path, sample_axis=sample_axis, member=member, use_classes=labels == "auto"
+            path,
+            sample_axis=sample_axis,
+            key=key,
+            member=member,
+            use_classes=labels == "auto",
         )
     except (GpuloadError, OSError) as error:
         raise click.ClickException(_shown(str(error))) from error

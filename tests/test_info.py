@@ -144,6 +144,18 @@ def test_a_member_is_described_alone(found, tmp_path):
     assert (kind["dtype"], kind["shapes"][0]["shape"]) == ("float64", [4, 5, 3])
 
 
+def test_a_key_of_npz_files_is_described(found, save):
+    folder = save([(4, 5)])
+    np.savez(folder / "stored.npz", a=np.zeros((2, 5), "f4"), b=np.zeros(3))
+    np.savez_compressed(folder / "deflated.npz", a=np.zeros((3, 5), "f4"))
+    np.savez(folder / "other.npz", b=np.zeros(3))
+    info = found(folder, "--key", "a")
+    (kind,) = info["kinds"]
+    assert [(axis["min"], axis["max"]) for axis in kind["axes"]] == [(2, 3), (5, 5)]
+    assert (info["n_files"], info["n_items"], info["nbytes"]) == (4, 2, (2 + 3) * 5 * 4)
+    assert rules(info) == [("unreadable", "0000.npy"), ("unreadable", "other.npz")]
+
+
 def test_scalars_have_no_axes(found, run, save):
     folder = save([()] * 3, "int64")
     (kind,) = found(folder)["kinds"]
@@ -295,7 +307,11 @@ def test_a_terminal_without_unicode_gets_other_bars(save):
             1,
             "Error: missing: expected a file, a folder or a glob, got nothing there\n",
         ),
-        (["mixed"], 1, "Error: mixed: expected either .npy files or class folders, got 1 files"),
+        (
+            ["mixed"],
+            1,
+            "Error: mixed: expected either .npy or .npz files or class folders, got 1 files",
+        ),
         (["broken"], 1, "Error: expected at least one readable file of 1, got none; first: broken"),
         (["mixed", "--sample-axis", "-1"], 2, "--sample-axis"),
         (["mixed", "--labels", "some"], 2, "--labels"),
@@ -323,11 +339,12 @@ def test_files_and_folders_are_read_together_without_labels(found, save):
 
 
 def test_a_warning_of_open_is_told(found, run, tmp_path, save):
-    for name in ("1", "2", "10"):
-        save([(2,)], folder=f"tree/{name}")
-    (warning,) = found(tmp_path / "tree")["warnings"]
+    for tree in ("first", "second"):  # it is told once of a folder
+        for name in ("1", "2", "10"):
+            save([(2,)], folder=f"{tree}/{name}")
+    (warning,) = found(tmp_path / "first")["warnings"]
     assert "class folders are numbers" in warning
-    assert "class folders are numbers" in run(tmp_path / "tree").output
+    assert re.search(r"^  note +.*class folders are numbers", run(tmp_path / "second").output, re.M)
 
 
 def test_the_keys_are_those_of_the_manual(found, save):

@@ -42,12 +42,15 @@ class Info:
         return {"schema": SCHEMA, **asdict(self)}
 
 
-def examine(path: str, *, sample_axis: int | None, member: str | None, use_classes: bool) -> Info:
+def examine(
+    path: str, *, sample_axis: int | None, key: str | None, member: str | None, use_classes: bool
+) -> Info:
     """Read the headers at `path`, which may mix files that no one source could hold.
 
     Args:
         path: what gpuload.open takes: a file, a folder, a glob.
         sample_axis: the axis whose rows are items; None: a file is an item.
+        key: the member of .npz files.
         member: the field of a structured dtype.
         use_classes: whether sub-folders are classes.
 
@@ -57,8 +60,8 @@ def examine(path: str, *, sample_axis: int | None, member: str | None, use_class
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = find(path, use_classes=use_classes)
-        groups, unreadable = _groups(found.paths, sample_axis=sample_axis, member=member)
+        found = find(path, use_classes=use_classes, order=None)
+        groups, unreadable = _groups(found.paths, sample_axis=sample_axis, key=key, member=member)
     kinds = tuple(describe(group) for group in groups)
     classes = None
     if found.classes is not None and found.class_numbers is not None:
@@ -80,7 +83,7 @@ def examine(path: str, *, sample_axis: int | None, member: str | None, use_class
 
 
 def _groups(
-    paths: list[str], *, sample_axis: int | None, member: str | None
+    paths: list[str], *, sample_axis: int | None, key: str | None, member: str | None
 ) -> tuple[list[Source], dict[str, str]]:
     """Sources of files that agree with each other, the largest first, and why others have none.
 
@@ -91,7 +94,12 @@ def _groups(
     while left:
         try:
             source = sources.open(
-                list(left), labels=None, sample_axis=sample_axis, member=member, on_error="skip"
+                list(left),
+                labels=None,
+                sample_axis=sample_axis,
+                key=key,
+                member=member,
+                on_error="skip",
             )
         except FormatError:  # not one more file can be read
             if not groups:

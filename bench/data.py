@@ -1,7 +1,7 @@
 """Make the files that the benchmarks read, once, under one folder.
 
-Every element of the crop2d, volume and cold files is its own number: element k of a set (in C
-order over the whole set) is the float32 whose bits are BASE_BITS + k. All of them are normal
+Every element of the crop2d, padclass, volume and cold files is its own number: element k of a set
+(in C order over the whole set) is the float32 whose bits are BASE_BITS + k. All of them are normal
 floats, no two are equal, and from any element of a delivered window its array, row and column can
 be told. check.py uses that.
 """
@@ -32,6 +32,15 @@ VOLUME_SIDE = 512
 VOLUME_CROP = 96
 VOLUME_EPOCH = 1000  # windows
 
+PAD_ARRAYS = 240
+PAD_CLASSES = 3
+PAD_SIDES = (150, 400)  # of each array, the second one excluded
+PAD_SHAPE = (400, 400, 6)
+
+STACK_SHAPE = (20_000, 3, 64, 64)
+
+IN_MEMORY = 1_000_000  # samples
+
 TINY_SIDE = 8
 TINY_FOLDERS = 100
 
@@ -50,6 +59,17 @@ class Crop2dFiles:
     labels: Labels  # (MATRICES,), the number of the class folder
     one_file: str  # (2000, 200, 200)
     linked: list[str]  # the same files by other names, through a symbolic link
+
+
+@dataclass(frozen=True, slots=True)
+class PadclassFiles:
+    """240 arrays of float32 (H, W, 6) with sides of 150 to 399, in three class folders."""
+
+    folder: Path
+    paths: list[str]  # in text order
+    labels: Labels  # (240,), the number of the class folder
+    shapes: Labels  # (240, 3)
+    firsts: Labels  # (240,), the number of each array's first element
 
 
 def folder() -> Path:
@@ -73,6 +93,30 @@ def crop2d() -> Crop2dFiles:
         [str(_matrix_path(root / name, m)) for m in range(MATRICES)] for name in ("files", "linked")
     )
     return Crop2dFiles(root / "files", paths, labels, str(root / "all.npy"), linked)
+
+
+def padclass() -> PadclassFiles:
+    """Return the arrays of the padclass workload, making them when they are not there."""
+    root = _made("padclass", _make_padclass)
+    labels = np.arange(PAD_ARRAYS, dtype=np.int64) // (PAD_ARRAYS // PAD_CLASSES)
+    paths = [str(_padclass_path(root, i)) for i in range(PAD_ARRAYS)]
+    shapes = _padclass_shapes()
+    nexts = np.cumsum(shapes.prod(axis=1))
+    return PadclassFiles(root, paths, labels, shapes, np.concatenate(([0], nexts[:-1])))
+
+
+def stack() -> str:
+    """Return the path of one uint8 file of shape (20000, 3, 64, 64).
+
+    The first two bytes of a sample are its number, the lower first; the others are random.
+    """
+    return str(_made("stack", _make_stack) / "stack.npy")
+
+
+def in_memory() -> tuple[npt.NDArray[np.float32], ...]:
+    """Return three float32 (1000000, 1): the number of each sample, its negative, and twice it."""
+    numbers = np.arange(IN_MEMORY, dtype=np.float32)[:, None]
+    return numbers, -numbers, 2 * numbers
 
 
 def volume() -> str:
@@ -115,6 +159,31 @@ def _make_crop2d(root: Path) -> None:
         path = _matrix_path(root / "files", m)
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, matrices[m])
+
+
+def _padclass_path(root: Path, i: int) -> Path:
+    return root / f"class{i // (PAD_ARRAYS // PAD_CLASSES):02d}" / f"array{i:03d}.npy"
+
+
+def _padclass_shapes() -> Labels:
+    sides = np.random.default_rng(0).integers(*PAD_SIDES, size=(PAD_ARRAYS, 2))
+    return np.column_stack([sides, np.full(PAD_ARRAYS, PAD_SHAPE[2])])
+
+
+def _make_padclass(root: Path) -> None:
+    first = 0
+    for i, shape in enumerate(_padclass_shapes().tolist()):
+        path = _padclass_path(root, i)
+        path.parent.mkdir(exist_ok=True)
+        np.save(path, numbered(first, tuple(shape)))
+        first += int(np.prod(shape))
+
+
+def _make_stack(root: Path) -> None:
+    samples = np.random.default_rng(0).integers(256, size=STACK_SHAPE, dtype=np.uint8)
+    numbers = np.arange(len(samples), dtype="<u2")[:, None].view(np.uint8)
+    samples.reshape(len(samples), -1)[:, :2] = numbers
+    np.save(root / "stack.npy", samples)
 
 
 def _make_volume(root: Path) -> None:

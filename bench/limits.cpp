@@ -1,11 +1,16 @@
-// What the machine allows: the same windows cut by loops that know the files' layout beforehand.
+// What the machine allows: the same samples made by loops that know the files' layout beforehand.
 //
 //     limits time METHOD THREADS BATCH SECONDS LIST     prints the samples and the seconds they took
-//     limits write METHOD LIST PLAN OUT                 writes the windows and labels of a plan
+//     limits write METHOD LIST PLAN OUT                 writes the samples and labels of a plan
+//     limits load FORM THREADS LIST                     prints the seconds of one array of all files
 //
 // METHOD is `maps` (files stay mapped, rows are copied), `cached` (descriptors stay open, one pread
 // of the span from the window's first to its last byte), `open` (open, fstat, read header, read
-// span and close for every window) or `volume` (rows of 96^3 windows of one mapped file).
+// span and close for every window), `volume` (rows of 96^3 windows of one mapped file), `pad` and
+// `pad-pread` (whole arrays centred in zeros, from maps or by one pread), `stack` and `stack-pread`
+// (samples of one file, uint8 to float32 in [0, 1]).
+// FORM is `place` (arrays centred in zeros, by one pread each, in fresh memory) or `read-and-zero`
+// (all bytes read into a buffer, then fresh memory for the result filled with zeros).
 // LIST has one "label path" a line. PLAN has one "file start start ..." a line.
 //
 // Each thread fills whole batches, in four buffers that it uses again and again. There is no Python, no
@@ -34,6 +39,10 @@ namespace {
 constexpr std::size_t kHeader = 128;  // bytes before the data in the files that data.py makes
 constexpr std::size_t kSide = 200, kCrop = 20;
 constexpr std::size_t kVolumeSide = 512, kVolumeCrop = 96;
+constexpr std::size_t kPadSide = 400, kChannels = 6;
+constexpr std::size_t kPixelBytes = kChannels * sizeof(float);
+constexpr std::size_t kPadBytes = kPadSide * kPadSide * kPixelBytes;
+constexpr std::size_t kStackSamples = 20000, kStackElements = 3 * 64 * 64;
 constexpr int kBuffers = 4;
 
 struct File {
@@ -41,6 +50,7 @@ struct File {
     std::int64_t label;
     int fd = -1;
     const char *map = nullptr;
+    std::size_t height = 0, width = 0;  // of arrays to pad
 };
 
 struct Window {
@@ -112,11 +122,59 @@ void crop_volume(const File &file, const Window &w, char *to) {
         }
 }
 
+// Rows with the zeros between them in one pass: memory is written once, from front to back.
+void pad(const File &file, const char *from, char *to) {
+    const std::size_t row = file.width * kPixelBytes, pitch = kPadSide * kPixelBytes;
+    const std::size_t top = (kPadSide - file.height) / 2, left = (kPadSide - file.width) / 2;
+    const char *const end = to + kPadBytes;
+    std::size_t zeros = top * pitch + left * kPixelBytes;
+    for (std::size_t y = 0; y < file.height; ++y, from += row, to += row) {
+        std::memset(to, 0, zeros);
+        std::memcpy(to += zeros, from, row);
+        zeros = pitch - row;
+    }
+    std::memset(to, 0, static_cast<std::size_t>(end - to));
+}
+
+void pad_from_map(const File &file, const Window &, char *to) {
+    pad(file, file.map + kHeader, to);
+}
+
+// The bytes of the array, in memory that the thread keeps.
+const char *array_read(const File &file) {
+    thread_local std::vector<char> array(kPadBytes);
+    read_fully(file.fd, array.data(), file.height * file.width * kPixelBytes, kHeader);
+    return array.data();
+}
+
+void pad_from_descriptor(const File &file, const Window &, char *to) {
+    pad(file, array_read(file), to);
+}
+
+void scale(const unsigned char *from, char *to) {
+    float *out = reinterpret_cast<float *>(to);
+    for (std::size_t i = 0; i < kStackElements; ++i)
+        out[i] = static_cast<float>(from[i]) * (1.0f / 255);
+}
+
+void stack_from_map(const File &file, const Window &w, char *to) {
+    const char *sample = file.map + kHeader + w.start[0] * kStackElements;
+    scale(reinterpret_cast<const unsigned char *>(sample), to);
+}
+
+void stack_from_descriptor(const File &file, const Window &w, char *to) {
+    unsigned char sample[kStackElements];
+    read_fully(file.fd, reinterpret_cast<char *>(sample), kStackElements,
+               kHeader + w.start[0] * kStackElements);
+    scale(sample, to);
+}
+
 struct Method {
     void (*crop)(const File &, const Window &, char *);
     int dims;
-    std::size_t n_starts, nbytes;  // legal starts on each axis; bytes of a window
+    std::size_t n_starts, nbytes;  // legal starts on each axis; bytes of a sample
     bool mapped, open;             // whether files are mapped, and kept open, beforehand
+    bool ragged = false;           // whether the header tells height and width
 };
 
 Method method_named(const std::string &name) {
@@ -127,8 +185,21 @@ Method method_named(const std::string &name) {
     if (name == "volume")
         return {crop_volume, 3, kVolumeSide - kVolumeCrop + 1,
                 kVolumeCrop * kVolumeCrop * kVolumeCrop * sizeof(float), true, false};
-    std::fprintf(stderr, "method: expected maps, cached, open or volume, got %s\n", name.c_str());
+    if (name == "pad") return {pad_from_map, 0, 0, kPadBytes, true, false, true};
+    if (name == "pad-pread") return {pad_from_descriptor, 0, 0, kPadBytes, false, true, true};
+    constexpr std::size_t scaled = kStackElements * sizeof(float);
+    if (name == "stack") return {stack_from_map, 1, kStackSamples, scaled, true, false};
+    if (name == "stack-pread") return {stack_from_descriptor, 1, kStackSamples, scaled, false, true};
+    std::fprintf(stderr, "method: expected one that is named in the source, got %s\n", name.c_str());
     std::exit(2);
+}
+
+void find_shape(int fd, File &file) {
+    char header[kHeader + 1] = {};
+    read_fully(fd, header, kHeader, 0);
+    const char *shape = std::strstr(header + 10, "'shape': (");
+    if (!shape || std::sscanf(shape, "'shape': (%zu, %zu", &file.height, &file.width) != 2)
+        fail(file.path);
 }
 
 std::vector<File> files_listed(const std::string &list, const Method &method) {
@@ -139,6 +210,7 @@ std::vector<File> files_listed(const std::string &list, const Method &method) {
             struct stat status;
             const int fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
             if (fd < 0 || ::fstat(fd, &status) != 0) fail(file.path);
+            if (method.ragged) find_shape(fd, file);
             if (method.mapped) {
                 void *map = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ,
                                    MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -161,13 +233,13 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 // Memory for the batches of one thread, in huge pages where the kernel has some.
 struct Buffers {
-    Buffers(std::size_t nbytes, std::size_t n_labels) : y(n_labels) {
+    Buffers(std::size_t nbytes, std::size_t n_labels, bool touched = true) : y(n_labels) {
         constexpr std::size_t huge = std::size_t{2} << 20;
         const std::size_t rounded = (nbytes + huge - 1) / huge * huge;
         x.reset(static_cast<char *>(std::aligned_alloc(huge, rounded)));
         if (!x) fail("aligned_alloc");
         ::madvise(x.get(), rounded, MADV_HUGEPAGE);
-        std::memset(x.get(), 0, rounded);
+        if (touched) std::memset(x.get(), 0, rounded);
     }
     struct Free {
         void operator()(char *p) const { std::free(p); }
@@ -238,6 +310,31 @@ int write_plan(const std::string &name, const std::string &list, const std::stri
     return windows.flush() && labels.flush() ? 0 : 1;
 }
 
+// Whether all bytes are read first and the result is filled with zeros, or each array is placed.
+int load(const std::string &form, unsigned n_threads, const std::string &list) {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<File> files = files_listed(list, method_named("pad-pread"));
+    Buffers result(files.size() * kPadBytes, 0, false);
+    const auto in_threads = [&](auto work) {
+        std::atomic<std::size_t> next{0};
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < n_threads; ++t)
+            threads.emplace_back([&] {
+                for (std::size_t i; (i = next++) < files.size();)
+                    work(files[i], result.x.get() + i * kPadBytes);
+            });
+        for (std::thread &thread : threads) thread.join();
+    };
+    if (form == "place") {
+        in_threads([](const File &file, char *to) { pad_from_descriptor(file, {}, to); });
+    } else {
+        in_threads([](const File &file, char *) { array_read(file); });
+        in_threads([](const File &, char *to) { std::memset(to, 0, kPadBytes); });
+    }
+    std::printf("%.6f\n", seconds_since(begin));
+    return 0;
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -247,7 +344,10 @@ int main(int argc, char **argv) {
                            std::stod(args[4]), args[5]);
     if (args.size() == 5 && args[0] == "write")
         return write_plan(args[1], args[2], args[3], args[4]);
+    if (args.size() == 4 && args[0] == "load")
+        return load(args[1], static_cast<unsigned>(std::stoul(args[2])), args[3]);
     std::fprintf(stderr, "usage: limits time METHOD THREADS BATCH SECONDS LIST\n"
-                         "       limits write METHOD LIST PLAN OUT\n");
+                         "       limits write METHOD LIST PLAN OUT\n"
+                         "       limits load FORM THREADS LIST\n");
     return 2;
 }

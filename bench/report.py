@@ -46,10 +46,11 @@ class Table:
 def tables(results: Results) -> list[Table]:
     """Return the tables of all measurements that `results` holds, the summary first."""
     measured = results["tables"]
-    speed = [table for key, table in measured.items() if key.startswith(("crop2d", "volume"))]
+    speed = [table for table in measured.values() if "workload" in table]
     found = [_summary(speed)] if any(_best(t, "gpuload") for t in speed) else []
     found += [_throughput(table) for table in speed]
     for key, make in (
+        ("load", _load),
         ("overhead", _overhead),
         ("start", _start),
         ("cold", _cold),
@@ -82,6 +83,8 @@ def _summary(speed: list[Results]) -> Table:
             rows.append([name, _rate(ours), *ratios, _share(ours, _limit(table, ours))])
     headers = ["workload", "samples/s", "x best torch", "x best DALI", "x SPDL", "x NumPy loop"]
     caption = "The best torch row is that of the same layout; the tables below name it."
+    if any(table["workload"] == "inmemory" for table in speed):
+        caption += " The NumPy loop of inmemory indexes tensors by hand."
     title = "gpuload against the best row of each kind"
     return Table(title, caption, [*headers, "of the C++ limit"], rows)
 
@@ -104,8 +107,11 @@ def _throughput(table: Results) -> Table:
     others = max(max(row["others_cores"]) for row in ranked)
     repeats = len(ranked[0]["samples_per_s"])
     missing = f" Not installed: {', '.join(table['missing'])}." if table["missing"] else ""
+    warm = (
+        f"Page cache warm ({table['resident']:.1%} resident)" if table["resident"] else "No files"
+    )
     caption = (
-        f"Page cache warm ({table['resident']:.1%} resident), values checked first, {repeats} "
+        f"{warm}, values checked first, {repeats} "
         f"interleaved repeats of {table['seconds']:g} s after one that is dropped; other processes "
         f"used at most {others:.2f} cores.{missing}"
     )
@@ -113,6 +119,26 @@ def _throughput(table: Results) -> Table:
     headers += ["x best DALI", "of the C++ limit"]
     title = f"{table['workload']}, batch {table['batch_size']}"
     return Table(title, caption, headers, rows, left=3)
+
+
+def _load(table: Results) -> Table:
+    limit = next(median(r["seconds"]) for r in table["rows"] if r["name"].startswith("C++ limit"))
+    rows = [
+        [
+            row["name"],
+            _spread(row["seconds"], 2),
+            f"{median(row['seconds']) / limit:.2f}",
+            "" if None in row["extra"] else _spread(row["extra"], 0),
+        ]
+        for row in table["rows"]
+    ]
+    caption = (
+        f"All of padclass in one array of {table['result_nbytes'] / 1e6:.0f} MB, labels with it. "
+        "Fresh process each time, imports not counted, files in the page cache, results checked. "
+        "Memory is the peak above what there was before and above the result."
+    )
+    headers = ["loader", "seconds", "x reading and zeroing", "MiB above the result"]
+    return Table("One array of all files", caption, headers, rows)
 
 
 def _overhead(table: Results) -> Table:

@@ -1,6 +1,6 @@
 """Run benchmarks, print their tables and write their numbers as JSON.
 
-python -m bench.run crop2d|volume|overhead|start|cold|memory|all
+python -m bench.run crop2d|volume|padclass|stack|inmemory|load|overhead|start|cold|memory|all
     [--json FILE] [--repeats N] [--quick]
 """
 
@@ -24,6 +24,7 @@ from bench import (
     cold,
     data,
     fresh,
+    load,
     machine,
     memory,
     note,
@@ -78,6 +79,32 @@ def volume(effort: Effort) -> Tables:
     return {"volume-2": _throughput("volume", 2, effort)}
 
 
+def padclass(effort: Effort) -> Tables:
+    return {"padclass-16": _throughput("padclass", 16, effort)}
+
+
+def stack(effort: Effort) -> Tables:
+    return {"stack-256": _throughput("stack", 256, effort)}
+
+
+def inmemory(effort: Effort) -> Tables:
+    return {"inmemory-128": _throughput("inmemory", 128, effort)}
+
+
+def whole_load(effort: Effort) -> Tables:
+    data.padclass()
+    runs = _interleaved("load", [*load.LOADERS, *load.LIMITS], effort, lambda _: ())
+    rows = [
+        {
+            "name": name,
+            "seconds": [run["seconds"] for run in results],
+            "extra": [run["extra"] for run in results],
+        }
+        for name, results in runs.items()
+    ]
+    return {"load": {"result_nbytes": load.RESULT_NBYTES, "rows": rows}}
+
+
 def overhead(effort: Effort) -> Tables:
     rows: list[dict[str, Any]] = []
     for batch_size in (1, 32):
@@ -130,6 +157,10 @@ def resident_memory(effort: Effort) -> Tables:
 COMMANDS: dict[str, Callable[[Effort], Tables]] = {
     "crop2d": crop2d,
     "volume": volume,
+    "padclass": padclass,
+    "stack": stack,
+    "inmemory": inmemory,
+    "load": whole_load,
     "overhead": overhead,
     "start": start_up,
     "cold": cold_cache,

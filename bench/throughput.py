@@ -1,10 +1,11 @@
 """Measure one table of samples per second: every loader in turn, again and again.
 
-    python -m bench.throughput crop2d|volume BATCH_SIZE SECONDS REPEATS
+    python -m bench.throughput WORKLOAD BATCH_SIZE SECONDS REPEATS
 
-prints one JSON object. All files are in the page cache, values are checked before anything is
-timed, and the repeats are interleaved (A B C, A B C, ...), so that a change in the machine's load
-meets all loaders alike. Each loader runs on from repeat to repeat, through the ends of its epochs.
+prints one JSON object; workloads.py has the names. All files are in the page cache, values are
+checked before anything is timed, and the repeats are interleaved (A B C, A B C, ...), so that a
+change in the machine's load meets all loaders alike. Each loader runs on from repeat to repeat,
+through the ends of its epochs.
 """
 
 from __future__ import annotations
@@ -18,23 +19,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from bench import check, data, limits, machine, note, use_installed_package
+from bench import check, machine, note, use_installed_package
 from bench.peers import Batch, Peer, Row
+from bench.workloads import WORKLOADS, Workload
 
-# torch first: its worker processes are forked, and that should happen before others start threads.
-MODULES = {
-    "torch_rows": "torch",
-    "numpy_rows": "numpy",
-    "spdl_rows": "spdl",
-    "dali_rows": "nvidia",
-    "gpuload_rows": "gpuload",
-}
 WARM_UP_S = 0.1
 TUNED_S = 0.2  # with shorter repeats each row has its first setting
 TUNING_SHARE = 0.4  # of the seconds of a repeat
 LIMIT_SHARE = 0.5
 LIMIT_S = 0.2  # at least
-CHECKED_BATCHES = 6  # of the volume
 
 
 @dataclass(slots=True)
@@ -53,26 +46,20 @@ class Runner:
         chunk = max(1, int(rate * seconds / 8))
         n_samples, begin = 0, time.perf_counter()
         while (took_s := time.perf_counter() - begin) < seconds:
-            for _x, y in islice(self.stream, chunk):
-                n_samples += len(y)
+            for batch in islice(self.stream, chunk):
+                n_samples += len(batch[0])
         return n_samples / took_s
 
 
 def main(workload: str, batch_size: int, seconds: float, repeats: int) -> dict[str, Any]:
     """Return the table as a JSON-able object."""
-    if workload == "crop2d":
-        files = data.crop2d()
-        resident = machine.warm([*files.paths, files.one_file])
-        rows, missing = _rows("crop2d_rows", files, batch_size)
-        bounds = limits.crop2d(files, batch_size)
-    else:
-        files, path = None, data.volume()
-        resident = machine.warm([path])
-        rows, missing = _rows("volume_rows", path, batch_size)
-        bounds = limits.volume(path, batch_size)
-    if resident < 0.999:
+    work = WORKLOADS[workload](batch_size)
+    resident = machine.warm(work.paths) if work.paths else None
+    if resident is not None and resident < 0.999:
         raise RuntimeError(f"{workload}: expected all files in the page cache, got {resident:.1%}")
-    runners = [_started(row, seconds >= TUNED_S, seconds * TUNING_SHARE, files) for row in rows]
+    rows, missing = _rows(work)
+    bounds = work.limits()
+    runners = [_started(row, seconds >= TUNED_S, seconds * TUNING_SHARE, work) for row in rows]
     runs: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(rows) + len(bounds))}
     for repeat in range(repeats):
         note(f"{workload} batch {batch_size}: repeat {repeat + 1} of {repeats}")
@@ -92,18 +79,18 @@ def main(workload: str, batch_size: int, seconds: float, repeats: int) -> dict[s
         "workload": workload,
         "batch_size": batch_size,
         "seconds": seconds,
-        "cache": "warm",
+        "cache": "warm" if work.paths else "none",
         "resident": resident,
         "missing": missing,
         "rows": [{**line, **_kept(runs[i])} for i, line in enumerate(lines)],
     }
 
 
-def _rows(function: str, *arguments: Any) -> tuple[list[Row], list[str]]:
+def _rows(work: Workload) -> tuple[list[Row], list[str]]:
     """Return the rows of all loaders that are installed, and the names of those that are not."""
     rows: list[Row] = []
     missing: list[str] = []
-    for module, package in MODULES.items():
+    for module, package in work.modules.items():
         try:
             peers = importlib.import_module(f"bench.peers.{module}")
         except ModuleNotFoundError as error:
@@ -111,11 +98,11 @@ def _rows(function: str, *arguments: Any) -> tuple[list[Row], list[str]]:
                 raise
             missing.append(package)
             continue
-        rows += getattr(peers, function)(*arguments)
+        rows += work.rows(peers)
     return rows, missing
 
 
-def _started(row: Row, tune: bool, seconds: float, files: data.Crop2dFiles | None) -> Runner:
+def _started(row: Row, tune: bool, seconds: float, work: Workload) -> Runner:
     """Return the row's loader with the fastest (or first) setting, its first values checked."""
     note(f"{row.name}: {'tuning and ' * tune}checking values")
     rates: dict[str, float] = {}
@@ -128,11 +115,7 @@ def _started(row: Row, tune: bool, seconds: float, files: data.Crop2dFiles | Non
     peer = row.settings[chosen]()
     runner = Runner(row, chosen, peer, peer.batches())
     try:
-        if files is None:
-            check.volume_batches(islice(runner.stream, CHECKED_BATCHES), data.VOLUME_SIDE)
-        else:
-            n_epochs = 2 if row.family == "gpuload" else 1
-            check.crop2d_epochs(runner.stream, n_epochs, files.labels)
+        work.check(runner.stream, row.family)
     except check.WrongValuesError as error:
         raise check.WrongValuesError(f"{row.name}: {error}") from None
     return runner

@@ -17,9 +17,11 @@ from rich.text import Text
 
 import gpuload
 from gpuload import doctor as examination
+from gpuload import info as description
 from gpuload.demo.run import run as run_demo
 from gpuload.doctor.report import sections
 from gpuload.errors import GpuloadError
+from gpuload.info import report as told
 
 
 class NewFolder(click.Path):
@@ -100,6 +102,59 @@ def doctor(path: str | None, as_json: bool) -> None:
     _print_rows(console, "Findings", [(finding.level, finding.text) for finding in report.findings])
 
 
+@main.command()
+@click.argument("path", type=click.Path())
+@click.option(
+    "--sample-axis",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Items are the rows along axis N of each file.",
+)
+@click.option("--key", metavar="NAME", help="The member of .npz files.")
+@click.option("--member", metavar="NAME", help="The field of a structured dtype.")
+@click.option(
+    "--labels",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Whether class folders are classes.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(
+    path: str,
+    sample_axis: int | None,
+    key: str | None,
+    member: str | None,
+    labels: str,
+    as_json: bool,
+) -> None:
+    """Say what arrays lie at PATH, and what padding them would cost.
+
+    PATH is what gpuload.open takes: a .npy or .npz file, a folder, a glob. It may mix files of
+    different types. Headers alone are read; files that are not like the others are listed.
+    """
+    try:
+        found = description.examine(
+            path,
+            sample_axis=sample_axis,
+            key=key,
+            member=member,
+            use_classes=labels == "auto",
+        )
+    except (GpuloadError, OSError) as error:
+        raise click.ClickException(_shown(str(error))) from error
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    bars = told.BARS if console.encoding.startswith("utf") else told.ASCII_BARS
+    for section in told.sections(found, bars=bars):
+        if section.headers:
+            _print_table(console, section.title, section.headers, section.rows)
+        else:
+            _print_rows(console, section.title, [(name, text) for name, text in section.rows])
+
+
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
@@ -110,6 +165,19 @@ def _print_rows(console: Console, title: str, rows: Iterable[tuple[str, str]]) -
     table.add_column(overflow="fold")
     for name, text in rows:
         table.add_row(Text(f"  {name}", _COLOURS.get(name, "")), _plain(text))
+    console.print(Text(f"\n{title}", "bold"))
+    console.print(table)
+
+
+def _print_table(
+    console: Console, title: str, headers: Iterable[str], rows: Iterable[Iterable[str]]
+) -> None:
+    """A title, and below it columns of numbers with a name on the left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for i, header in enumerate(headers):
+        table.add_column(f"  {header}" if i == 0 else header, justify="left" if i == 0 else "right")
+    for first, *others in rows:
+        table.add_row(f"  {first}", *(_plain(other) for other in others))
     console.print(Text(f"\n{title}", "bold"))
     console.print(table)
 

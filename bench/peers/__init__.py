@@ -8,14 +8,15 @@ from typing import Protocol
 
 import torch
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
 
 
 class Peer(Protocol):
     """A loader that has its data and its settings."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield (x, y) on the CPU, epoch after epoch, without end."""
+        """Yield batches on the CPU, epoch after epoch, without end: (x, y), (x,) where there are no
+        labels, or features side by side."""
 
     def close(self) -> None:
         """Stop threads and processes; twice is fine."""
@@ -28,5 +29,5 @@ class Row:
     name: str
     family: str  # "gpuload", "torch", "numpy", "spdl", "dali"
     settings: dict[str, Callable[[], Peer]]
-    layout: str = "files"  # or "one file"
+    layout: str = "files"  # or "one file", "memory"
     queued_batches: int = 0  # at most so many are ready when nobody has asked for a while

@@ -25,6 +25,23 @@ dali: Any = importlib.import_module("nvidia.dali")  # its stubs do not know all 
 fn: Any = importlib.import_module("nvidia.dali.fn")
 
 
+class PathLabels:
+    """The class number from the two digits that stand after "class" in each path; 0 where a path
+    has none: the volume."""
+
+    def __init__(self, path: str) -> None:
+        self._at = path.rfind("/class") + len("/class")
+        self._has_classes = "/class" in path
+
+    def __call__(self, paths: Any) -> torch.Tensor:
+        """Read the numbers from the paths that DALI reports for a batch."""
+        text = np.asarray(paths.as_tensor())
+        if not self._has_classes:
+            return torch.zeros(len(text), dtype=torch.int64)
+        digits = text[:, self._at : self._at + 2].astype(np.int64) - ord("0")
+        return torch.from_numpy(digits[:, 0] * 10 + digits[:, 1])
+
+
 class DaliPeer:
     """A pipeline over a list of paths, one entry per sample; each sample at a random start.
 
@@ -72,20 +89,12 @@ class DaliPeer:
             pipe.set_outputs(x, fn.get_property(x, key="source_info"))
         pipe.build()
         self._pipeline = pipe
-        self._class_at = paths[0].find("class") + len("class")
+        self._labels = PathLabels(paths[0])
 
     def batches(self) -> Iterator[Batch]:
         while self._pipeline is not None:
             x, path = self._pipeline.run()
             yield from_dlpack(x.as_tensor()), self._labels(path)
-
-    def _labels(self, path: Any) -> torch.Tensor:
-        """Read the class number from the two digits that stand after "class" in each path."""
-        text = np.asarray(path.as_tensor())
-        if self._class_at < len("class"):  # not in a class tree: the volume
-            return torch.zeros(len(text), dtype=torch.int64)
-        digits = text[:, self._class_at : self._class_at + 2].astype(np.int64) - ord("0")
-        return torch.from_numpy(digits[:, 0] * 10 + digits[:, 1])
 
     def close(self) -> None:
         self._pipeline = None
@@ -107,9 +116,9 @@ def crop2d_rows(files: data.Crop2dFiles, batch_size: int) -> list[Row]:
     # Pipelines share maps by path: the row with the default queue must not profit from the other.
     default = partial(peer, files.linked, True)
     return [
-        _row("DALI, mmap on", partial(peer, files.paths, True), deep),
-        _row("DALI, mmap on, default queue", default, [(1, 1), (2, 1)]),
-        _row("DALI, mmap off", partial(peer, files.paths, False), [(1, 1), (1, 4), (2, 4)]),
+        dali_row("DALI, mmap on", partial(peer, files.paths, True), deep),
+        dali_row("DALI, mmap on, default queue", default, [(1, 1), (2, 1)]),
+        dali_row("DALI, mmap off", partial(peer, files.paths, False), [(1, 1), (1, 4), (2, 4)]),
     ]
 
 
@@ -127,15 +136,16 @@ def volume_rows(path: str, batch_size: int) -> list[Row]:
             reader_depth=reader_depth,
         )
 
-    return [_row("DALI, mmap on", peer, [(4, 4), (2, 4), (2, 1), (1, 4)], "one file")]
+    return [dali_row("DALI, mmap on", peer, [(4, 4), (2, 4), (2, 1), (1, 4)], "one file")]
 
 
-def _row(
+def dali_row(
     name: str,
     peer: Callable[[int, int], Peer],
     tried: list[tuple[int, int]],
     layout: str = "files",
 ) -> Row:
+    """A row of pipelines with so many threads and so deep a queue of the reader."""
     settings: dict[str, Callable[[], Peer]] = {
         f"threads={threads}, reader queue={depth}": partial(peer, threads, depth)
         for threads, depth in tried

@@ -49,18 +49,20 @@ class SpdlPeer:
 
 def crop2d_rows(files: data.Crop2dFiles, batch_size: int) -> list[Row]:
     load = KeptMapsByBatch(kept_maps(files.paths), files.labels).__getitems__
-    return [_row("SPDL, kept memmaps", load, data.EPOCH, batch_size, "files")]
+    return [spdl_row("SPDL, kept memmaps", load, data.EPOCH, batch_size, "files")]
 
 
 def volume_rows(path: str, batch_size: int) -> list[Row]:
     [array] = kept_maps([path])
     load = VolumeByBatch(array).__getitems__
-    return [_row("SPDL, kept memmap", load, data.VOLUME_EPOCH, batch_size, "one file")]
+    return [spdl_row("SPDL, kept memmap", load, data.VOLUME_EPOCH, batch_size, "one file")]
 
 
-def _row(
+def spdl_row(
     name: str, load: Callable[[Any], Any], n_samples: int, batch_size: int, layout: str
 ) -> Row:
+    """A row of a pipeline that calls `load` with the samples of each batch."""
+
     def peer(concurrency: int) -> Peer:
         source: Builder = Builder().add_source(Shuffled(n_samples, batch_size), continuous=True)
         return SpdlPeer(source.pipe(load, concurrency=concurrency), concurrency + 1)

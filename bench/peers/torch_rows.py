@@ -187,8 +187,8 @@ def crop2d_rows(files: data.Crop2dFiles, batch_size: int) -> list[Row]:
     for layout, forms in (("files", by_file), ("one file", by_one)):
         for name, (dataset, whole) in forms.items():
             for workers in (0, 2) if layout == "files" else (0,):
-                settings = _settings(dataset, data.EPOCH, batch_size, workers, whole)
-                rows.append(_row(name, workers, settings, layout))
+                tried = settings(dataset, data.EPOCH, batch_size, workers, whole)
+                rows.append(torch_row(name, workers, tried, layout))
     return rows
 
 
@@ -200,24 +200,26 @@ def volume_rows(path: str, batch_size: int) -> list[Row]:
         ("kept memmap, __getitems__", VolumeByBatch, True),
     ):
         for workers in (0, 2):
-            dataset = partial(kind, array)
-            settings = _settings(dataset, data.VOLUME_EPOCH, batch_size, workers, whole)
-            rows.append(_row(name, workers, settings, "one file"))
+            tried = settings(partial(kind, array), data.VOLUME_EPOCH, batch_size, workers, whole)
+            rows.append(torch_row(name, workers, tried, "one file"))
     return rows
 
 
-def _row(name: str, workers: int, settings: dict[str, Callable[[], Peer]], layout: str) -> Row:
+def torch_row(name: str, workers: int, tried: dict[str, Callable[[], Peer]], layout: str) -> Row:
+    """A row of a DataLoader with these settings."""
     queued = workers * max(PREFETCH_FACTORS) + 1
-    return Row(f"torch {name}, {workers} workers", "torch", settings, layout, queued)
+    return Row(f"torch {name}, {workers} workers", "torch", tried, layout, queued)
 
 
-def _settings(
+def settings(
     dataset: Callable[[], Dataset[Any]],
     n_samples: int,
     batch_size: int,
     workers: int,
     whole: bool,
 ) -> dict[str, Callable[[], Peer]]:
+    """What is tried of a DataLoader with so many workers."""
+
     def peer(prefetch_factor: int | None) -> Peer:
         return TorchPeer(
             dataset(),

@@ -19,6 +19,16 @@ struct Arranger::Spot {
     std::int64_t shape_at[kMaxNdim], begin_at[kMaxNdim], extent_at[kMaxNdim];  // of the sample, and of the data in it
 };
 
+// A field whose windows lie alike in all items: one box, worked out once, serves for all of them.
+struct Arranger::Steady {
+    Spot spot;              // of the first item
+    Box box;
+    std::int64_t at;        // where the first element of a window goes, in bytes of its row
+    std::int64_t row_nbytes;
+    std::int64_t row_stride;
+    std::int64_t within;    // from the first byte of an item to that of its window, where windows do not move
+};
+
 namespace {
 
 constexpr std::int64_t kPackAlign = 16;
@@ -84,18 +94,15 @@ std::byte *scratch(int which, std::size_t nbytes) {
 
 }  // namespace
 
-Arranger::Arranger(std::vector<Form> forms, std::shared_ptr<const Windows> windows, Fit fit, std::vector<std::uint8_t> masked,
-                   bool is_packed)
-    : forms_(std::move(forms)), windows_(std::move(windows)), fit_(std::move(fit)), masked_(std::move(masked)), is_packed_(is_packed) {
-    for (const Form &form : forms_)
-        resized_.emplace_back(form.resized, is_packed ? form.resized : form.to, is_packed ? Scaling{} : form.scaling);
-}
-
 Shown Arranger::show(const Sample &sample, u64 key) const {
     return fit_.show(*windows_, key, sample, view(0, sample.item).shape);
 }
 
 void Arranger::target(std::span<const Sample> batch, u64 key, std::int64_t *target) const {
+    if (is_steady()) {  // of all samples alike
+        for (std::size_t j = 0; j < fit_.ndim(); ++j) target[forms_[0].order[j]] = steady_[0].spot.shape_at[j];
+        return;
+    }
     std::fill(target, target + fit_.ndim(), 0);
     if (!fit_.is_fixed())
         for (const Sample &sample : batch) fit_.enlarge(show(sample, key), target);
@@ -226,6 +233,78 @@ Box box_of(const Spot &spot, bool is_dense, std::size_t from_nbytes, std::size_t
 }
 
 }  // namespace
+
+Arranger::Arranger(std::vector<Form> forms, std::shared_ptr<const Windows> windows, Fit fit, std::vector<std::uint8_t> masked,
+                   bool is_packed)
+    : forms_(std::move(forms)), windows_(std::move(windows)), fit_(std::move(fit)), masked_(std::move(masked)), is_packed_(is_packed) {
+    bool is_steady = !is_packed && fit_.flips == 0 && !fit_.is_turned() && forms_[0].reader->catalog().n_items() > 0;
+    for (const Form &form : forms_) {
+        resized_.emplace_back(form.resized, is_packed ? form.resized : form.to, is_packed ? Scaling{} : form.scaling);
+        is_steady = is_steady && form.reader->catalog().is_uniform;
+    }
+    if (!is_steady) return;
+    const Sample first{0, 0, true};
+    std::int64_t target[kMaxNdim];
+    this->target({&first, 1}, 0, target);
+    const Shown shown = show(first, 0);
+    for (std::size_t field = 0; field < forms_.size(); ++field) {
+        const View like = view(field, 0);
+        Steady steady{spot(field, like, shown, target), {}, 0, row_nbytes(field, target), like.row_stride, 0};
+        steady.within = steady.spot.first - like.offset;
+        if (steady.spot.is_resized) {
+            steady_.clear();
+            return;
+        }
+        steady.box = box_of(steady.spot, false, 0, item_nbytes(forms_[field].to), forms_[field].channel_axis, steady.at);
+        steady_.push_back(steady);
+    }
+}
+
+Arranger::~Arranger() = default;
+
+bool Arranger::is_steady() const { return !steady_.empty(); }
+
+// The same as fill(), where only the first bytes of windows differ.
+Filling Arranger::fill_steady(std::span<const Sample> samples, std::size_t first, u64 key, std::byte *data,
+                              const std::vector<FieldColumns> &columns, const FitColumns &told, const std::atomic<bool> &stop) const {
+    thread_local std::vector<Piece> pieces;
+    thread_local std::vector<Shown> shown;
+    const bool moves = windows_->kind == Windows::Kind::random || windows_->kind == Windows::Kind::grid;
+    const bool tells = told.start >= 0 || told.mask >= 0 || told.lengths >= 0 || told.flips >= 0 || told.turns >= 0;
+    shown.clear();
+    if (moves || tells)
+        for (const Sample &sample : samples) shown.push_back(show(sample, key));
+    Filling filling;
+    for (std::size_t field = 0; field < forms_.size(); ++field) {
+        const Form &form = forms_[field];
+        const Steady &steady = steady_[field];
+        const Catalog &catalog = form.reader->catalog();
+        std::byte *row = data + columns[field].x + static_cast<std::int64_t>(first) * steady.row_nbytes;
+        pieces.resize(samples.size());
+        for (std::size_t i = 0; i < samples.size(); ++i) {
+            Piece &piece = pieces[i];
+            piece.first = catalog.first_byte(samples[i].item, steady.row_stride, piece.file);
+            piece.swap = steady.spot.swap;
+            piece.box = &steady.box;
+            piece.dst = row + static_cast<std::int64_t>(i) * steady.row_nbytes + steady.at;
+            if (!moves) {
+                piece.first += steady.within;
+                continue;
+            }
+            for (int axis = 0; axis < steady.spot.ndim; ++axis) {
+                const int shared = form.axes[static_cast<std::size_t>(axis)];
+                if (shared >= 0) piece.first += shown[i].start[shared] * steady.spot.src_stride[axis];
+            }
+        }
+        form.reader->fill(pieces, stop);
+        for (std::size_t i = 0; i < samples.size() && !steady.spot.is_whole; ++i)
+            pad(form, steady.spot, row + static_cast<std::int64_t>(i) * steady.row_nbytes);
+        for (std::size_t i = 0; i < samples.size() && tells && field == 0; ++i)
+            tell(steady.spot, shown[i], static_cast<std::int64_t>(first + i), data, told);
+        filling.useful_nbytes += static_cast<std::int64_t>(samples.size() * form.reader->from_nbytes()) * count(steady.spot.taken, steady.spot.ndim);
+    }
+    return filling;
+}
 
 void Arranger::pad(const Form &form, const Spot &spot, std::byte *row) const {
     if (spot.is_whole) return;
@@ -366,6 +445,7 @@ void Arranger::tell(const Spot &spot, const Shown &shown, std::int64_t row, std:
 Filling Arranger::fill(std::span<const Sample> batch, std::size_t first, std::size_t last, u64 key, const std::int64_t *target,
                             std::byte *data, const std::vector<FieldColumns> &columns, const FitColumns &told, std::int64_t room,
                             const std::atomic<bool> &stop) const {
+    if (is_steady()) return fill_steady(batch.subspan(first, last - first), first, key, data, columns, told, stop);
     thread_local std::vector<Shown> shown;
     thread_local std::vector<Spot> spots;
     thread_local std::vector<std::int64_t> places;  // of packed windows, field by field

@@ -89,9 +89,17 @@ class Arranger {
     std::int64_t table_length(std::size_t field) const { return 2 + 2 * static_cast<std::int64_t>(forms_[field].order.size()); }
     std::int64_t pads_length(std::size_t field) const { return 2 * static_cast<std::int64_t>(forms_[field].order.size()); }
 
+    ~Arranger();
+    Arranger(const Arranger &) = delete;
+    Arranger &operator=(const Arranger &) = delete;
+
   private:
     struct Spot;
+    struct Steady;
 
+    bool is_steady() const;
+    Filling fill_steady(std::span<const Sample> samples, std::size_t first, u64 key, std::byte *data,
+                        const std::vector<FieldColumns> &columns, const FitColumns &told, const std::atomic<bool> &stop) const;
     Shown show(const Sample &sample, u64 key) const;
     View view(std::size_t field, std::int64_t item) const { return forms_[field].reader->catalog().view(item); }
     Spot spot(std::size_t field, const View &view, const Shown &shown, const std::int64_t *target) const;
@@ -111,6 +119,7 @@ class Arranger {
     Fit fit_;
     std::vector<std::uint8_t> masked_;
     bool is_packed_;
+    std::vector<Steady> steady_;  // of each field, where all samples lie alike
 };
 
 }  // namespace gpuload

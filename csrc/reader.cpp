@@ -52,6 +52,8 @@ struct Reader::Copies {
         swap = piece.swap;
         simple = *piece.box;
         shift = simplify(simple);
+        if (simple.ndim == 0 && reader->placer_.keeps_bytes(swap))  // one element is a row as well
+            simple.append(1, static_cast<std::int64_t>(reader->placer_.from_nbytes()), static_cast<std::int64_t>(reader->placer_.to_nbytes()));
         rows = reader->placer_.find_rows(simple, swap);
         elements = n_elements(simple);
     }

@@ -21,7 +21,7 @@ from host_kernels import HostKernels
 
 from gpuload.devices import Operation
 from gpuload.devices.arguments import pack
-from gpuload.devices.cpu import CpuDevice, CpuStream, run_place
+from gpuload.devices.cpu import CpuDevice, CpuStream, run
 
 POISON = 0xDB
 
@@ -75,20 +75,22 @@ class LateStream:
         if slab is not None:
             slab.n_copies += 1
 
-        def run() -> None:
+        def copy() -> None:
             to.copy_(from_)
             if slab is not None:
                 slab.n_copies -= 1
 
-        self.do(run)
+        self.do(copy)
 
     def launch(self, operation: Operation) -> None:
         if self.device.kernels is not None:  # as on a GPU: nothing is kept but addresses
             launch = pack(operation)
             self.do(lambda: self.device.kernels.run(launch))
             return
-        aliased = replace(operation, src=alias(operation.src), dst=alias(operation.dst))
-        self.do(lambda: run_place(aliased))
+        parts = {name: getattr(operation, name, None) for name in ("src", "dst", "table")}
+        aliases = {name: alias(part) for name, part in parts.items() if part is not None}
+        aliased = replace(operation, **aliases)
+        self.do(lambda: run(aliased))
 
     def record(self) -> Mark:
         with self.device.lock:

@@ -1,4 +1,4 @@
-"""NumPy twins of gpuload/kernels/random.h, csrc/order.hpp and csrc/window.hpp.
+"""NumPy twins of gpuload/kernels/random.h, csrc/order.hpp, csrc/window.hpp and csrc/fit.hpp.
 
 Written for reading, not for speed: what the native code must return, for whole arrays at once.
 Arrays are uint64, whose products and sums wrap as they do in C++.
@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-EPOCH_KEY, SHUFFLE, BLOCKS, WITHIN_BLOCKS, WINDOW, REPLACE = range(6)  # enum Purpose
+EPOCH_KEY, SHUFFLE, BLOCKS, WITHIN_BLOCKS, WINDOW, REPLACE, TURN = range(7)  # enum Purpose
 LOW_32 = 0xFFFFFFFF
 
 
@@ -108,6 +108,13 @@ def random_starts(shape, size, *, seed, epoch, item, crop):
         word = draw(key, item, crop, WINDOW, axis // 2)[axis % 2]
         starts.append(int(multiply_high(word, n - wanted + 1)[0]))
     return tuple(starts)
+
+
+def flips_and_turns(ndim, *, seed, epoch, items, crops):
+    """Whether each axis is reversed, were all of them to be: (n, ndim); and quarter turns: (n,)."""
+    words, _ = draw(epoch_key(seed, epoch), items, crops, TURN, 0)
+    flips = words[:, None] >> np.arange(ndim, dtype=np.uint64) & 1
+    return flips.astype(bool), (words >> 32 & 3).astype(np.int64)
 
 
 def center_start(shape, size):

@@ -307,7 +307,7 @@ Filling Arranger::fill_steady(std::span<const Sample> samples, std::size_t first
 }
 
 void Arranger::pad(const Form &form, const Spot &spot, std::byte *row) const {
-    if (spot.is_whole) return;
+    if (spot.is_whole || form.pad_mode < 0) return;
     const std::size_t item = item_nbytes(form.to);
     if (form.pad_mode == kConstant || count(spot.extent_at, spot.ndim) == 0) {
         fill_outside(row, spot.ndim, spot.shape_at, spot.begin_at, spot.extent_at, form.pad_value.data(), item);

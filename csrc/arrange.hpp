@@ -24,7 +24,7 @@ struct Form {
     Dtype to;
     Dtype resized;                          // what windows are resized as
     int resize_mode = -1;                   // of kernels/resize.h; -1: they are not resized
-    int pad_mode = 0;                       // of kernels/pad.h
+    int pad_mode = 0;                       // of kernels/pad.h; -1: memory is as it is to be
     std::array<std::byte, 16> pad_value{};  // the bytes of an element
     int channel_axis = -1;                  // of an item: what `scaling` counts channels along
     Scaling scaling;

@@ -1,12 +1,12 @@
 #include "files.hpp"
 
+#include "workers.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <exception>
 #include <new>
-#include <system_error>
 #include <thread>
 
 #include <csetjmp>
@@ -237,29 +237,10 @@ void Files::fail_short(std::uint32_t file, std::int64_t offset, std::int64_t nby
 }
 
 void Files::read_all(const std::vector<Request> &requests, int n_threads) {
-    std::atomic<std::size_t> next{0};
-    std::mutex mutex;
-    std::exception_ptr failed;
-    const auto work = [&] {
-        for (std::size_t i; (i = next.fetch_add(1)) < requests.size();) {
-            try {
-                read(requests[i].file, requests[i].offset, requests[i].nbytes, requests[i].dst);
-            } catch (...) {
-                const std::lock_guard guard(mutex);
-                if (!failed) failed = std::current_exception();
-                next.store(requests.size());
-            }
-        }
-    };
-    std::vector<std::thread> threads;
-    try {
-        for (int i = 1; i < n_threads; ++i) threads.emplace_back(work);
-    } catch (const std::system_error &) {
-        // No more threads are to be had: those that run do the work.
-    }
-    work();
-    for (std::thread &thread : threads) thread.join();
-    if (failed) std::rethrow_exception(failed);
+    in_parallel(requests.size(), n_threads, [&](std::size_t i) {
+        const Request &request = requests[i];
+        read(request.file, request.offset, request.nbytes, request.dst);
+    });
 }
 
 void Files::read(std::uint32_t file, std::int64_t offset, std::int64_t nbytes, std::byte *dst) {

@@ -253,10 +253,10 @@ std::shared_ptr<Form> make_form(std::shared_ptr<Reader> reader, std::shared_ptr<
     std::vector<int> sorted = order;
     std::sort(sorted.begin(), sorted.end());
     for (int axis = 0; axis < ndim; ++axis) expect(sorted[static_cast<std::size_t>(axis)] == axis && axes[static_cast<std::size_t>(axis)] >= -1, "form: number out of range");
-    expect(resize_mode >= -1 && resize_mode <= kArea && pad_mode >= 0 && pad_mode <= kWrap, "form: unknown mode");
+    expect(resize_mode >= -1 && resize_mode <= kArea && pad_mode >= -1 && pad_mode <= kWrap, "form: unknown mode");
     expect(resize_mode < 0 || stored != nullptr, "form: expected a reader of what is resized");
     expect(pad_value.size() == item_nbytes(to_dtype(to)), "form: expected the bytes of an element");
-    expect(pad_mode == kConstant || ndim <= kMaxAxes, "form: too many axes for this mode");
+    expect(pad_mode <= kConstant || ndim <= kMaxAxes, "form: too many axes for this mode");
     expect(channel_axis >= -1 && channel_axis < ndim, "form: no such axis");
     if (resize_mode >= 0) {
         const Dtype from = stored->to(), as = to_dtype(resized);
@@ -301,6 +301,33 @@ std::shared_ptr<Arranger> make_arranger(const std::vector<std::shared_ptr<Form>>
     expect(fields[0].axes.size() == fit.ndim() && masked.size() == fit.ndim(), "arranger: expected one number per axis");
     for (int axis = 0; axis < ndim; ++axis) expect(fields[0].axes[static_cast<std::size_t>(axis)] == axis, "arranger: windows are those of the first field");
     return std::make_shared<Arranger>(std::move(fields), std::move(windows), fit, std::move(masked), is_packed);
+}
+
+// Rows [first, last) of arrays that hold one row for each item, on `n_threads`.
+void fill_rows(const Arranger &arranger, const std::vector<std::uintptr_t> &addresses, const std::vector<std::int64_t> &nbytes,
+               std::int64_t first, std::int64_t last, int n_threads) {
+    const std::int64_t n_items = arranger.form(0).reader->catalog().n_items();
+    expect(addresses.size() == arranger.n_fields() && nbytes.size() == addresses.size(), "fill: expected memory for each field");
+    expect(first >= 0 && first <= last && last <= n_items && n_threads >= 1 && !arranger.is_packed(), "fill: number out of range");
+    std::int64_t target[kMaxNdim];
+    arranger.largest(target);
+    std::vector<FieldColumns> columns;
+    std::int64_t row_nbytes = 0;
+    for (std::size_t field = 0; field < addresses.size(); ++field) {
+        const std::int64_t row = arranger.row_nbytes(field, target);
+        expect(product(&n_items, 1, row) <= nbytes[field], "fill: the memory is too small");
+        columns.push_back({static_cast<std::int64_t>(addresses[field]) + first * row, -1, -1});
+        row_nbytes += row;
+    }
+    std::vector<Sample> samples;
+    for (std::int64_t item = first; item < last; ++item) samples.push_back({item, 0, true});
+    const nb::gil_scoped_release release;
+    constexpr std::int64_t share_nbytes = 1 << 20;
+    const auto share = static_cast<std::size_t>(std::max<std::int64_t>(1, share_nbytes / std::max<std::int64_t>(row_nbytes, 1)));
+    const std::atomic<bool> stop{false};
+    in_parallel((samples.size() + share - 1) / share, n_threads, [&](std::size_t k) {
+        arranger.fill(samples, k * share, std::min(samples.size(), (k + 1) * share), 0, target, nullptr, columns, {}, 0, stop);
+    });
 }
 
 struct Epoch {
@@ -736,6 +763,8 @@ NB_MODULE(_native, m) {
 
     nb::class_<Arranger>(m, "Arranger", "Puts windows of several fields into the rows of a batch.")
         .def(nb::new_(&make_arranger), "forms"_a, "windows"_a, "fit"_a, "masked"_a, "is_packed"_a)
+        .def("fill", &fill_rows, "addresses"_a, "nbytes"_a, "first"_a, "last"_a, "n_threads"_a,
+             "Fill rows [first, last) of one array for each field, with one row for each item.")
         .def_prop_ro("room", &Arranger::room, "Bytes that a sample needs at most where windows are packed.");
 
     nb::class_<Epoch>(m, "Epoch", "Which sample stands where in an epoch.")

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,6 +33,35 @@ class Work {
     friend class Workers;
     int active_ = 0;  // threads in execute; guarded by the mutex of the workers
 };
+
+// Do `work(i)` for each i of [0, n) on the calling thread and `n_threads` - 1 others. Throws what one of them threw, when
+// all have stopped.
+template <class Do>
+void in_parallel(std::size_t n, int n_threads, const Do &work) {
+    std::atomic<std::size_t> next{0};
+    std::mutex mutex;
+    std::exception_ptr failed;
+    const auto share = [&] {
+        for (std::size_t i; (i = next.fetch_add(1)) < n;) {
+            try {
+                work(i);
+            } catch (...) {
+                const std::lock_guard guard(mutex);
+                if (!failed) failed = std::current_exception();
+                next.store(n);
+            }
+        }
+    };
+    std::vector<std::thread> threads;
+    try {
+        for (int i = 1; i < n_threads; ++i) threads.emplace_back(share);
+    } catch (const std::system_error &) {
+        // No more threads are to be had: those that run do the work.
+    }
+    share();
+    for (std::thread &thread : threads) thread.join();
+    if (failed) std::rethrow_exception(failed);
+}
 
 class Workers {
   public:

@@ -11,6 +11,7 @@ from gpuload.errors import (
     UnsupportedDtypeError,
 )
 from gpuload.fit import Pad, Resize
+from gpuload.load import load
 from gpuload.loader import DataLoader
 from gpuload.prefetch import prefetch
 from gpuload.randomness import item_generator
@@ -39,6 +40,7 @@ __all__ = [
     "arrays",
     "dataset",
     "item_generator",
+    "load",
     "open",
     "prefetch",
 ]

@@ -94,6 +94,11 @@ class Arranger:
 
     def __init__(self, forms: Sequence[Form], windows: Windows, fit: Fit, masked: Sequence[int], is_packed: bool) -> None: ...
 
+    def fill(self, addresses: Sequence[int], nbytes: Sequence[int], first: int, last: int, n_threads: int) -> None:
+        """
+        Fill rows [first, last) of one array for each field, with one row for each item.
+        """
+
     @property
     def room(self) -> int:
         """Bytes that a sample needs at most where windows are packed."""

@@ -13,22 +13,29 @@ from gpuload.layout import MASK, Column
 from gpuload.samples import Samples
 from gpuload.transform import Form, Scaling, mode_numbers
 
+TOLD = ("mask", "lengths", "flip", "rot90")  # extras that say how a window fills its sample
+
 # Makes a reader of a field that delivers elements of a type, scaled.
 MakeReader = Callable[[int, Dtype, Scaling | None], _native.Reader]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How the fields of a loader are delivered, and how their windows fill samples."""
+    """How the fields of a loader are delivered, and how their windows fill samples.
+
+    `tells` says that batches have one of the extras of told().
+    """
 
     samples: Samples
     forms: tuple[Form, ...]
+    tells: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether windows of one field are only cut and cast."""
         return (
             len(self.forms) == 1
+            and not self.tells
             and self.forms[0].name == "x"
             and self.forms[0].is_plain
             and self.samples.fit.is_plain
@@ -68,25 +75,35 @@ class Arrangement:
         is_smaller = form.stored.nbytes <= form.delivered.nbytes
         return form.stored if form.scaling is not None or is_smaller else form.delivered
 
-    def native(self, make_reader: MakeReader, *, is_packed: bool) -> _native.Arranger:
-        """What fills batches, or slabs of packed windows."""
+    def native(
+        self, make_reader: MakeReader, *, is_packed: bool, is_zeroed: bool = False
+    ) -> _native.Arranger:
+        """What fills batches, or slabs of packed windows. Memory that `is_zeroed` need not be
+        padded with zeros."""
         fit = self.samples.fit
         masked = [fit.pads[axis] for axis in self.forms[0].order]
         return _native.Arranger(
-            [self._form(k, make_reader, is_packed=is_packed) for k in range(len(self.forms))],
+            [
+                self._form(k, make_reader, is_packed=is_packed, is_zeroed=is_zeroed)
+                for k in range(len(self.forms))
+            ],
             self.samples.native(),
             fit.native(),
             [int(is_masked) for is_masked in masked],
             is_packed,
         )
 
-    def _form(self, k: int, make_reader: MakeReader, *, is_packed: bool) -> _native.Form:
+    def _form(
+        self, k: int, make_reader: MakeReader, *, is_packed: bool, is_zeroed: bool
+    ) -> _native.Form:
         form = self.forms[k]
         if is_packed:
             reader = make_reader(k, self.crossing(form), None)
         else:
             reader = make_reader(k, form.delivered, form.scaling)
         pad_mode, resize_mode = mode_numbers(form)
+        if is_zeroed and form.pad_mode == "constant" and not any(form.pad_value):
+            pad_mode = -1
         stored = None if form.resize_mode is None else make_reader(k, form.stored, None)
         return _native.Form(
             reader,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from gpuload import _native
 from gpuload.catalog import Catalog, Ints, Paths
 from gpuload.devices import Device, Event
+from gpuload.progress import shown
 from gpuload.readers.posix import OpenFiles
 
 _ALIGN = 64  # bytes, of each array: what vector loads like best
@@ -91,7 +90,7 @@ def load_on_host(wanted: Plan, files: OpenFiles, *, threads: int) -> _native.Res
         MemoryError: there is no memory.
     """
     memory = _native.Resident(wanted.nbytes)
-    with _shown(wanted.nbytes, "host memory") as advance:
+    with shown("loading into host memory", wanted.nbytes, least_nbytes=_SHOW_NBYTES) as advance:
         for rows in _steps(wanted.requests):
             files.native.read_all(rows, memory.address, wanted.nbytes, threads)
             advance(int(rows[:, 2].sum()))
@@ -116,7 +115,8 @@ def load_on_device(wanted: Plan, files: OpenFiles, device: Device, *, threads: i
     slabs = [device.host_memory(nbytes) for nbytes in _slab_sizes(steps)]
     copied: list[Event] = []
     try:
-        with _shown(wanted.nbytes, device.name) as advance:
+        what = f"loading into {device.name}"
+        with shown(what, wanted.nbytes, least_nbytes=_SHOW_NBYTES) as advance:
             for k, (rows, nbytes) in enumerate(zip(steps, sizes, strict=True)):
                 slab = slabs[k % 2]
                 if k >= 2:
@@ -149,20 +149,3 @@ def _steps(requests: Ints) -> Iterator[Ints]:
         return
     step = np.cumsum(requests[:, 2]) // _STEP_NBYTES
     yield from np.split(requests, np.flatnonzero(np.diff(step)) + 1)
-
-
-@contextlib.contextmanager
-def _shown(nbytes: int, where: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar, where somebody watches and there is something to wait for."""
-    if nbytes < _SHOW_NBYTES or not sys.stderr.isatty():
-        yield lambda n: None
-        return
-    # Here, not above: most programs never show a bar.
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"loading into {where}", total=nbytes)
-        yield lambda n: progress.advance(task, n)

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuload import _native
 from gpuload.options import Options, Sampler
-from gpuload.order import Listed, Shares, list_samples, share, share_batches, share_count
+from gpuload.order import (
+    Listed,
+    Shares,
+    bucket,
+    list_samples,
+    native_epoch,
+    share,
+    share_batches,
+    share_count,
+)
 from gpuload.samples import Items
 
 
@@ -27,6 +37,11 @@ class Dealer:
             TypeError, IndexError: a list given as a sampler names something else than items.
         """
         o = self._options
+        if o.batch_sampler is not None and self._samples.has_buckets:
+            raise ValueError(
+                "batch_sampler: expected bucket=False of pad= beside it, got True; a batch sampler "
+                "decides what makes a batch"
+            )
         if isinstance(o.batch_sampler, list | tuple):
             self._samples.batches(o.batch_sampler)
         elif isinstance(o.sampler, list | tuple | np.ndarray):
@@ -74,19 +89,44 @@ class Dealer:
             even=o.even,
         )
 
-    def deal(self, first: int) -> tuple[Shares, Listed | None]:
+    def deal(self, first: int, *, seed: int, epoch: int) -> tuple[Shares, Listed | None]:
         """Which samples this rank sees in an epoch that goes on at sample `first`. Goes through
         the sampler once."""
         o = self._options
         if o.batch_sampler is not None:
             return self._deal_batches(o.batch_sampler, first)
-        if o.sampler is None:
+        if o.sampler is None and not self._samples.has_buckets:
             return self._share(self._samples.n, first=first), None
-        per_item = self._samples.per_item_of_sampler()
-        listed = list_samples(self._samples.items(o.sampler), per_item)
+        if o.sampler is not None:
+            per_item = self._samples.per_item_of_sampler()
+            listed = list_samples(self._samples.items(o.sampler), per_item)
+        else:
+            listed = self._list_all(seed, epoch)
+        if self._samples.has_buckets:
+            key = self._whole_epoch(seed, epoch).key
+            sizes = self._samples.sizes(listed.items)
+            listed = bucket(listed, sizes, key=key, is_shuffled=bool(o.shuffle or o.sampler))
         shares = self._share(len(listed.items), first=first)
         self._largest = max(self._largest, min(o.batch_size, shares.n_local))
         return shares, listed
+
+    def _whole_epoch(self, seed: int, epoch: int) -> _native.Epoch:
+        """All samples of an epoch, in their order, as one rank would see them."""
+        n = self._samples.n
+        shares = share(n, first=0, batch_size=n, drop_last=False, rank=0, world=1, even="exact")
+        return native_epoch(
+            shares,
+            seed=seed,
+            epoch=epoch,
+            shuffle=self._options.shuffle,
+            block=self._samples.block,
+            listed=None,
+        )
+
+    def _list_all(self, seed: int, epoch: int) -> Listed:
+        whole = self._whole_epoch(seed, epoch)
+        items, crops, _ = whole.samples(self._samples.native(), 0, self._samples.n)
+        return Listed(items, crops.astype(np.uint32))
 
     def _deal_batches(
         self, batch_sampler: Sampler[Sequence[int]], first: int

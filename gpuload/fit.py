@@ -159,13 +159,13 @@ def resolve_fit(
     turn = _plane(rot90, ndim)
     flips = _axes("flip", flip, ndim)
     pad = Pad((None,) * ndim) if pad is None else _checked(pad)
-    targets = _Targets(contents, items, cropped, turn, name)
+    targets = _Targets(contents, items, cropped, size, turn, name)
     along = [targets.along(axis, pad) for axis in range(ndim)]
     to, multiple = tuple(n for n, _, _ in along), tuple(n for _, n, _ in along)
     alone = tuple(is_alone for _, _, is_alone in along)
     largest = tuple(targets.largest(axis, to[axis], multiple[axis]) for axis in range(ndim))
     if turn is not None:
-        _check_turn(turn, to, contents, pad, name)
+        _check_turn(turn, to, alone, contents, name)
     shrinks = pad.oversize == "resize" and _is_too_large(contents, to)
     if pad.oversize == "error":
         _check_fit(contents, to, name)
@@ -222,6 +222,7 @@ class _Targets:
     contents: Ints
     items: Callable[[], Ints]
     cropped: Sequence[int]
+    size: Sequence[int]
     turn: tuple[int, int] | None
     name: Callable[[int], str]
 
@@ -247,16 +248,17 @@ class _Targets:
                 'pad: expected "max", "p95", "batch", "multiple:16", a whole number or a tuple of '
                 f"those, got {wanted!r}"
             )
-        if wanted < 1:
-            raise ValueError(f"pad: expected 1 element or more along axis {axis}, got {wanted}")
+        if not 1 <= wanted < 1 << 31:
+            raise ValueError(
+                f"pad: expected 1 to 2**31 - 1 elements along axis {axis}, got {wanted}"
+            )
         return int(wanted), 1, False
 
     def _named(self, axis: int, wanted: str) -> tuple[int, int]:
         if wanted == "batch":
             return -1, 1
         if wanted == "max":
-            cropped = self.cropped[axis]
-            return (cropped if cropped >= 0 else self._most(axis)), 1
+            return max(self._wanted(a) for a in self._together(axis)), 1
         kind, _, number = wanted.partition(":")
         if kind == "multiple" and number.isdecimal() and 1 <= int(number) < 1 << 31:
             return -1, int(number)
@@ -274,6 +276,11 @@ class _Targets:
     def _together(self, axis: int) -> list[int]:
         """Axes that change places with this one."""
         return list(self.turn) if self.turn is not None and axis in self.turn else [axis]
+
+    def _wanted(self, axis: int) -> int:
+        """The largest window: as large as the crop, where there is one and nothing is resized."""
+        is_cropped = self.cropped[axis] >= 0 and self.size[axis] < 0
+        return self.cropped[axis] if is_cropped else int(self.contents[:, axis].max(initial=0))
 
     def _most(self, axis: int) -> int:
         return max(int(self.contents[:, a].max(initial=0)) for a in self._together(axis))
@@ -336,8 +343,8 @@ def _check_fit(contents: Ints, to: Sequence[int], name: Callable[[int], str]) ->
 def _check_turn(
     turn: tuple[int, int],
     to: Sequence[int],
+    alone: Sequence[bool],
     contents: Ints,
-    pad: Pad,
     name: Callable[[int], str],
 ) -> None:
     """What is turned by a quarter still fits."""
@@ -347,9 +354,8 @@ def _check_turn(
             f"rot90: expected samples as long along axis {a} as along axis {b}, got {to[a]} and "
             f"{to[b]}; pad both to the same length"
         )
-    is_left_alone = isinstance(pad.to, tuple | list) and pad.to[a] is None
     odd = np.flatnonzero(contents[:, a] != contents[:, b])
-    if is_left_alone and len(odd):
+    if (alone[a] or alone[b]) and len(odd):
         k = int(odd[0])
         raise ValueError(
             f"{name(k)}: expected windows as long along axis {a} as along axis {b} for rot90=, got "

@@ -25,7 +25,7 @@ from gpuload.workers import Workers, batches_per_worker
 # Arguments of DataLoader that mean something for a Dataset.
 _MEANINGFUL = {
     *("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "seed", "generator"),
-    *("rank", "world_size", "even", "extras"),
+    *("rank", "world_size", "even", "extras", "transform"),
     *("device", "prefetch", "prefetch_factor", "threads", "num_workers"),
     *("pin_memory", "persistent_workers"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpuload.arrangement import Arrangement
+from gpuload.arrangement import TOLD, Arrangement
 from gpuload.assembly import Assembly, Memory
 from gpuload.batch import batch_type
 from gpuload.deal import Dealer
@@ -22,6 +23,7 @@ from gpuload.items import ItemAssembly, check_arguments
 from gpuload.options import TORCH_DEFAULTS, check_options, whole_number
 from gpuload.order import Shares, native_epoch
 from gpuload.pipeline import Flight, another_process
+from gpuload.randomness import batch_seed
 from gpuload.samples import Items, Samples
 from gpuload.sources.dataset import DatasetSource
 from gpuload.sources.source import Source
@@ -50,6 +52,7 @@ class _Progress:
 
     epoch: int
     shares: Shares
+    key: int  # of seed and epoch
     batches: int = 0
 
 
@@ -205,6 +208,12 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.drop_last = self._options.drop_last
+        if transform is not None and not callable(transform):
+            raise TypeError(
+                "transform: expected a function of a batch and a generator, got "
+                f"{type(transform).__name__}"
+            )
+        self.transform = transform
         self.seed = self._options.seed
         self.num_workers = self._options.threads or 0
         on, why = choose(device)
@@ -229,6 +238,7 @@ class DataLoader:
                 layout=layout,
                 pad=pad,
                 resize=resize,
+                cropped=samples.cropped_axes,
             )
             self._samples = samples
             self._assembly = Assembly(
@@ -237,7 +247,9 @@ class DataLoader:
                 self._options,
                 device=on,
                 why_device=why,
-                arrangement=Arrangement(samples, forms),
+                arrangement=Arrangement(
+                    samples, forms, tells=any(name in TOLD for name in self._options.extras)
+                ),
             )
         self._dealer = Dealer(self._samples, self._options)
         self._fingerprint: str | None = None
@@ -261,7 +273,7 @@ class DataLoader:
         if self._assembly.is_used and os.getpid() != self._pid:
             raise RuntimeError(another_process(self._pid))
         epoch, first = self._epoch, self._first
-        shares, listed = self._dealer.deal(first)
+        shares, listed = self._dealer.deal(first, seed=self.seed, epoch=epoch)
         order = native_epoch(
             shares,
             seed=self.seed,
@@ -272,7 +284,7 @@ class DataLoader:
         )
         flight = self._assembly.start(order, shares, listed, self._dealer.largest_batch)
         self._epoch, self._first = epoch + 1, 0
-        self._progress = self._flights[flight] = _Progress(epoch, shares)
+        self._progress = self._flights[flight] = _Progress(epoch, shares, order.key)
         self._totals += Stats(epochs=1)
         batches = self._hand_out(flight, self._progress)
         next(batches)  # from here on, dropping the iterator closes the flight
@@ -281,6 +293,8 @@ class DataLoader:
     def _hand_out(self, flight: Flight, progress: _Progress) -> Iterator[Any]:
         take = flight.next
         make = self._batch_maker()
+        if self.transform is not None:
+            make = self._transformed(make, self.transform, progress)
         try:
             yield None
             while (tensors := take()) is not None:
@@ -310,6 +324,35 @@ class DataLoader:
 
         return with_paths
 
+    def _transformed(
+        self,
+        make: Callable[[list[torch.Tensor]], Any],
+        transform: Callable[..., Any],
+        progress: _Progress,
+    ) -> Callable[[list[torch.Tensor]], Any]:
+        """Batches as the user's function changes them."""
+        generators: dict[torch.device, torch.Generator] = {}
+
+        def make_and_transform(tensors: list[torch.Tensor]) -> Any:
+            device = tensors[0].device
+            if device not in generators:
+                generators[device] = torch.Generator(device)
+            begin = progress.shares.handed_out(progress.batches - 1)
+            seed = batch_seed(progress.key, begin=begin, rank=self._options.rank)
+            generators[device].manual_seed(seed)
+            batch = make(tensors)
+            del tensors
+            try:
+                return transform(batch, generators[device])
+            except Exception as error:
+                error.add_note(
+                    f"gpuload: in transform=, batch {progress.batches - 1} of this iteration, "
+                    f"epoch {progress.epoch}"
+                )
+                raise
+
+        return make_and_transform
+
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank; the same on every rank."""
         return self._dealer.n_batches
@@ -330,8 +373,10 @@ class DataLoader:
         """What must be the same for a state to make sense."""
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
+        buckets = {"bucket": True} if self._samples.has_buckets else {}
         return {
             "seed": self.seed,
+            **buckets,
             "shuffle": self._options.shuffle,
             "samples_per_epoch": self._samples.n
             if self.sampler is None
@@ -448,10 +493,27 @@ class DataLoader:
         self.close()
 
     def __reduce__(self) -> Any:
+        if self.transform is not None:
+            _check_pickles(self.transform)
         return partial(DataLoader, **self._arguments), (self.dataset,), self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.load_state_dict(state)
+
+
+def _check_pickles(transform: Callable[..., Any]) -> None:
+    """Say which argument it is that cannot be sent to another process.
+
+    Raises:
+        TypeError: a lambda, or a function inside another.
+    """
+    try:
+        pickle.dumps(transform)
+    except Exception as error:
+        raise TypeError(
+            "transform: expected a function that can be pickled, such as one of a module, got "
+            f"{transform!r} ({error})"
+        ) from None
 
 
 _DEFAULTS = TORCH_DEFAULTS | {

@@ -18,6 +18,12 @@ from gpuload.catalog import Ints
 # Kinds of csrc/order.hpp.
 _SHUFFLES = {False: 0, True: 1, "block": 2}
 
+_BUCKETS = 7  # purpose of gpuload/kernels/random.h
+
+# Samples of similar size come together within so many samples of an epoch's order, in blocks of so
+# many: several batches each.
+POOL, POOL_BLOCK = 4096, 256
+
 # shuffle="block" mixes this many blocks of neighbouring samples at a time.
 BLOCKS_MIXED = 64
 
@@ -170,6 +176,28 @@ def list_samples(items: Ints, per_item: int) -> Listed:
     times[order] = np.arange(len(items)) - np.repeat(new, np.diff(new, append=len(items)))
     crops = (times[:, None] * per_item + np.arange(per_item)).astype(np.uint32)
     return Listed(np.repeat(items, per_item).astype(np.int64), crops.reshape(-1))
+
+
+def bucket(listed: Listed, sizes: Ints, *, key: int, is_shuffled: bool) -> Listed:
+    """Bring samples of similar size together: each POOL of the order is sorted by size, and its
+    blocks of POOL_BLOCK are shuffled, but for one that is not full.
+
+    Args:
+        sizes: of each sample.
+        key: of the epoch. The order depends on it and on the order before, not on batches.
+    """
+    n = len(sizes)
+    pools = np.arange(n) // POOL
+    by_size = np.lexsort((np.arange(n), sizes, pools))
+    if not is_shuffled:
+        return listed.take(by_size)
+    blocks = np.arange(n) // POOL_BLOCK
+    n_blocks = n // POOL_BLOCK + 1
+    counters = np.zeros((n_blocks, 4), np.uint32)
+    counters[:, 0], counters[:, 3] = np.arange(n_blocks), _BUCKETS << 16
+    words = np.asarray(_native.philox(key, counters))[:, 0].astype(np.int64)
+    words[n // POOL_BLOCK :] = 1 << 32  # comes last
+    return listed.take(by_size[np.lexsort((np.arange(n), blocks, words[blocks], pools))])
 
 
 def native_epoch(

@@ -14,7 +14,7 @@ import torch
 from gpuload import _native
 
 # What the numbers are drawn for, in the counter of kernels/random.h: none of its own purposes.
-_FOR_ITEMS = 0x100
+_FOR_ITEMS, _FOR_BATCHES = 0x100, 0x101
 
 Generator = torch.Generator | np.random.Generator
 
@@ -35,6 +35,14 @@ class Drawing:
 
 
 _drawing: ContextVar[Drawing | None] = ContextVar("gpuload_drawing", default=None)
+
+
+def batch_seed(key: int, *, begin: int, rank: int) -> int:
+    """What seeds the generator of a batch: (seed, epoch) hashed to `key`, the samples of the epoch
+    that all ranks have seen before it, and the rank."""
+    counter = np.array([[begin & 0xFFFFFFFF, begin >> 32, rank, _FOR_BATCHES << 16]], np.uint32)
+    low, high = np.asarray(_native.philox(key, counter))[0, :2].tolist()
+    return int(low) | int(high) << 32
 
 
 @contextlib.contextmanager

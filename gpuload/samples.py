@@ -47,6 +47,15 @@ class Items:
         """Samples that shuffle="block" keeps together."""
         return 1
 
+    @property
+    def has_buckets(self) -> bool:
+        """Whether samples of similar size are to come together."""
+        return False
+
+    def sizes(self, items: Ints) -> Ints:
+        """Elements of a sample of each of these items."""
+        return np.ones(len(items), np.int64)
+
     def per_item_of_sampler(self) -> int:
         return 1
 
@@ -128,7 +137,21 @@ class Samples(Items):
             name=self._name,
         )
         self._crop = crop
-        self.bucket = pad is not None and pad.bucket
+        self._bucket = pad is not None and pad.bucket
+
+    @property
+    def has_buckets(self) -> bool:
+        return self._bucket
+
+    @property
+    def cropped_axes(self) -> list[int]:
+        """Axes along which some window is not the whole item."""
+        return np.flatnonzero((self.geometry.extents != self.shapes).any(axis=0)).tolist()
+
+    def sizes(self, items: Ints) -> Ints:
+        used = np.searchsorted(self._used, self._source.catalog.array_of(items))
+        elements: Ints = self.fit.contents.prod(axis=1)
+        return elements[used]
 
     def _items_of_used(self) -> Ints:
         """Items of each array in use."""
@@ -246,6 +269,7 @@ class Samples(Items):
         if not self.geometry.is_uniform:
             shape += " and other shapes"
         if any(self.fit.pads):
-            most = "up to " if any(n < 0 for n in self.fit.to) else ""
-            shape += f", padded to {most}{'x'.join(map(str, self.fit.largest))}"
+            varies = any(p and n < 0 for p, n in zip(self.fit.pads, self.fit.to, strict=True))
+            most = " at most" if varies else ""
+            shape += f", padded to{most} {'x'.join(map(str, self.fit.largest))}"
         return f"{self._crop or 'whole items'}: {shape}"

@@ -49,6 +49,11 @@ class Form:
         return self.field.name
 
     @property
+    def shared_channel_axis(self) -> int:
+        """The axis of the first field that counts channels; -1: none, or one of its own."""
+        return self.field.axes[self.channel_axis] if self.channel_axis >= 0 else -1
+
+    @property
     def is_plain(self) -> bool:
         """Whether values are only cast."""
         return self.scaling is None and self.order == tuple(range(len(self.order)))
@@ -81,15 +86,20 @@ def make_forms(
     layout: object,
     pad: Pad | None,
     resize: Resize | None,
+    cropped: Sequence[int] = (),
 ) -> tuple[Form, ...]:
     """How the fields of a source are delivered.
 
-    Each argument is one value, meant for the first field, or a dict of values by field.
+    Each argument is one value, meant for the first field, or a dict of values by field; `cropped`
+    are the axes of the first field along which windows are cut.
 
     Raises:
         TypeError, ValueError: an argument is not as DataLoader says, or names no field.
     """
     names = [field.name for field in source.fields]
+    resized = [axis for axis, n in enumerate(fit.size) if n >= 0]
+    padded = [axis for axis, pads in enumerate(fit.pads) if pads]
+    _check_fields(source, fit, [*cropped, *resized, *fit.flips, *padded])
 
     def by_field(what: str, value: object) -> dict[str, Any]:
         return _by_field(what, value, names)
@@ -136,25 +146,40 @@ def make_forms(
                 _resized(stored, delivered, mode),
             )
         )
-    if fit.flips and any(form.channel_axis in fit.flips for form in forms):
-        raise ValueError(
-            "flip: expected other axes than that of channels with mean= or std= for each, got "
-            f"{fit.flips}"
-        )
+    for what, axes in (("flip", fit.flips), ("rot90", fit.turn or ())):
+        if any(form.channel_axis >= 0 and form.shared_channel_axis in axes for form in forms):
+            raise ValueError(
+                f"{what}: expected other axes than that of channels with mean= or std= for each, "
+                f"got {axes}"
+            )
     return tuple(forms)
 
 
-def check_fields(source: Source, fit: Fit) -> None:
-    """Every field that has one axis of a plane of turns has both.
+def _check_fields(source: Source, fit: Fit, moved: Sequence[int]) -> None:
+    """Windows show the same place in every field.
+
+    Args:
+        moved: axes of the first field along which windows are cut, resized, flipped or padded.
 
     Raises:
-        ValueError: one has not.
+        ValueError: a field has one axis of a plane of turns and not the other, or an axis of its
+            own in place of one that is moved.
     """
-    for field in source.fields:
+    first, *others = source.fields
+    for field in others:
         if fit.turn is not None and len(set(fit.turn) & set(field.axes)) == 1:
             raise ValueError(
                 f"rot90: expected both axes {fit.turn} in every field, got one of them in "
                 f"{field.name}"
+            )
+        is_paired = any(axis >= 0 for axis in field.axes)
+        lost = [axis for axis in moved if axis not in field.axes]
+        if is_paired and lost and -1 in field.axes:
+            shapes = [f.catalog.item_shape_of_array[0].tolist() for f in (first, field)]
+            raise ValueError(
+                f"crop: expected no crop, resize, flip or pad along axis {lost[0]}, which "
+                f"{first.name} {tuple(shapes[0])} and {field.name} {tuple(shapes[1])} do not "
+                "share; pass None for it"
             )
 
 
@@ -314,7 +339,7 @@ def _value_bytes(value: object, dtype: Dtype) -> bytes:
         ValueError: the type does not hold it.
     """
     value = 0 if value is None else value
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic) and np.size(value) == 1:
         value = value.item()
     if not isinstance(value, int | float | complex):
         raise TypeError(f"pad: expected a number as value, got {value!r}")
@@ -324,13 +349,18 @@ def _value_bytes(value: object, dtype: Dtype) -> bytes:
         is_bool = dtype.name == "bool"
         info = None if is_bool else torch.iinfo(dtype.torch)
         low, high = (0, 1) if info is None else (info.min, info.max)
-        if not math.isfinite(value) or value != int(value) or not low <= value <= high:
+        is_whole = isinstance(value, int) or (math.isfinite(value) and value == int(value))
+        if not is_whole or not low <= value <= high:
             raise ValueError(
                 f"pad: expected a whole number of [{low}, {high}] as value for {dtype.name}, got "
-                f"{value}"
+                f"{str(value)[:40]}"
             )
         if not is_bool:
             return np.array(int(value), dtype.name).tobytes()
+    if isinstance(value, int) and abs(value) >= 1 << 1023:
+        raise ValueError(
+            f"pad: expected a value that {dtype.name} holds, got one of {value.bit_length()} bits"
+        )
     one = torch.tensor([value], dtype=torch.complex128 if dtype.is_complex else torch.float64)
     return bytes(one.to(dtype.torch).view(torch.uint8).numpy().tobytes())
 

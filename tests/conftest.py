@@ -6,6 +6,7 @@ import contextlib
 import gc
 import sys
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,22 @@ def host_kernels(tmp_path_factory):
     from host_kernels import build
 
     return build(tmp_path_factory.getbasetemp().parent)
+
+
+@pytest.fixture
+def on_every_way(host_kernels):
+    """Make the batches of a loader on every device and way to read, which must be the same."""
+    from arranged import on_every_way
+
+    return partial(on_every_way, host_kernels)
+
+
+@pytest.fixture
+def check_every_way(host_kernels):
+    """Compare the batches of a loader on every device and way to read with those of NumPy."""
+    from arranged import check_every_way
+
+    return partial(check_every_way, host_kernels)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 # What is not in every installation, or not fast to import -> where alone it may be imported.
 HOME = {
     "click": {"cli.py"},
-    "rich": {"cache.py", "cli.py", "doctor/report.py", "demo/report.py", "demo/run.py"},
+    "rich": {"progress.py", "cli.py", "doctor/report.py", "demo/report.py", "demo/run.py"},
     "skimage": {"demo/photographs.py"},
     "h5py": set(),
     "cupy": {"devices/cuda.py"},

@@ -8,7 +8,7 @@ namespace gpuload {
 
 // What a number is drawn for. Part of the counter, so that no two uses share a number. From 0x100 on they are those of
 // gpuload/randomness.py.
-enum Purpose : u32 { kEpochKey = 0, kShuffle = 1, kBlocks = 2, kWithinBlocks = 3, kWindow = 4, kReplace = 5, kTurn = 6 };
+enum Purpose : u32 { kEpochKey = 0, kShuffle = 1, kBlocks = 2, kWithinBlocks = 3, kWindow = 4, kReplace = 5, kTurn = 6, kBuckets = 7 };
 
 struct Words {
     u32 w[4];

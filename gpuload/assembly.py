@@ -84,6 +84,7 @@ class Assembly:
             source.catalog, arrangement, options, device, tuple(self._columns()), self._stored
         )
         self._journeys: dict[tuple[IoPlan, int], Journey] = {}
+        self._check_maps()
         self._held: list[cache.Plan] = []
         if options.cache is not None:
             self._held = [cache.plan(field.catalog) for field in source.fields]
@@ -108,6 +109,16 @@ class Assembly:
     def is_used(self) -> bool:
         """Whether threads have been started, or a device holds arrays for it."""
         return self._ready is not None or self._resident is not None
+
+    def _check_maps(self) -> None:
+        """Only files are mapped."""
+        for field in self._source.fields:
+            contents = field.catalog.contents
+            if self._options.io == "mmap" and contents is not None and not contents.place:
+                raise ValueError(
+                    f"io: expected files that can be mapped, got {field.catalog.paths[0]}, of "
+                    'which arrays are inflated into memory; pass io="auto"'
+                )
 
     def _check_held(self, held: list[cache.Plan]) -> None:
         if self._options.on_error != "raise":

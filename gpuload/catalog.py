@@ -81,6 +81,10 @@ class Contents(Protocol):
     def name(self) -> str:
         """What tells it from other contents of the same files and shapes, for fingerprints."""
 
+    @property
+    def place(self) -> str:
+        """Where the data come from, for people; empty where that is files."""
+
     def arrays(self, files: Ints) -> Sequence[npt.NDArray[Any] | None]:
         """What each file is, dense bytes as `offset` counts them; None for one that is on disk.
         May take time when one of `files` is asked for first; others may be None."""

@@ -154,11 +154,15 @@ class Planner:
             way.slab,
             None,
             self.columns[0].dtype,
-            Transfer("placed", "the device casts, turns and pads them"),
+            Transfer("placed", "the device casts, turns and pads them", self._why_packed()),
             way,
             0 if self.options.on_error == "raise" else room,
             f"windows cross packed, as {names}",
         )
+
+    def _why_packed(self) -> str:
+        is_asked = self.options.io == "gds"
+        return "windows are packed by the host where they are more than cut and cast" * is_asked
 
     def why_not_direct(self, span_nbytes: int) -> str | None:
         """Why windows of so many bytes are not read straight into the device; None when they
@@ -167,6 +171,8 @@ class Planner:
             return f'io="{self.options.io}" is asked for'
         if not self.device.name.startswith("cuda"):
             return f"{self.device.name} is no CUDA device"
+        if self.catalog.contents is not None:
+            return "arrays are in memory"
         if self.options.on_error != "raise":
             return f'on_error="{self.options.on_error}" needs windows that are read one by one'
         if span_nbytes < gds.MIN_NBYTES:

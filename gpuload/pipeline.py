@@ -241,7 +241,23 @@ class Carrier:
 _stuck: list[Carrier] = []
 
 
-class StagedFlight:
+class Failing:
+    """What a thread works for: its error surfaces in the consumer."""
+
+    _error: BaseException | None = None
+
+    def _raise(self) -> NoReturn:
+        """Raise what ended the thread. Afterwards nothing here refers to it, and it to nothing
+        pinned."""
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error
+
+
+class StagedFlight(Failing):
     """An epoch whose batches a thread takes to the device, a bounded number ahead of the consumer.
 
     `give_back` gets the carrier when no slab of it is in use any more.
@@ -261,7 +277,6 @@ class StagedFlight:
         self._pid = os.getpid()
         self._ready: deque[tuple[Staged, list[list[int]], dict[int, torch.Tensor]]] = deque()
         self._changed = threading.Condition()
-        self._error: BaseException | None = None
         self._done = self._closed = self._is_reusable = False
         self._stage_s = self._wait_s = 0.0
         self._thread = threading.Thread(
@@ -334,16 +349,6 @@ class StagedFlight:
         for i, tensor in on_host.items():
             tensors[i] = tensor
         return tensors
-
-    def _raise(self) -> NoReturn:
-        """Raise what ended the thread. Afterwards nothing here refers to it, and it to nothing
-        pinned."""
-        error, self._error = self._error, None
-        assert error is not None
-        try:
-            raise error
-        finally:
-            del error
 
     def close(self) -> None:
         if os.getpid() != self._pid:  # nor is the lock to be trusted

@@ -41,9 +41,9 @@ WARM_SHARE = 0.9  # of sampled pages in the page cache
 class Facts:
     """What is known about the files and the machine.
 
-    `resident` is the share of sampled pages that the page cache holds, None when the system does
-    not tell.
-    `request_ns` and `bytes_per_ns` are what a read costs there.
+    `file_system` is empty where nothing lies in files. `resident` is the share of sampled pages
+    that the page cache holds, None when the system does not tell. `request_ns` and `bytes_per_ns`
+    are what a read costs there.
     """
 
     file_system: str
@@ -94,7 +94,8 @@ def plan_io(facts: Facts, *, io: str, threads: int | None) -> IoPlan:
             f"{facts.n_files} files are more than {facts.max_maps} maps allowed",
         )
     elif facts.is_memory:
-        chosen, reason = "mmap", f"{facts.file_system} is memory"
+        where = f"{facts.file_system} is memory" if facts.file_system else "arrays are in memory"
+        chosen, reason = "mmap", where
     elif facts.resident is None:
         chosen, reason = "pread", "the system does not tell what the page cache holds"
     elif cold:

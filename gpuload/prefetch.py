@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sized
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -18,7 +18,7 @@ from gpuload.devices.choose import choose
 from gpuload.dtypes import DTYPES
 from gpuload.layout import Column, Route, lay_out
 from gpuload.options import whole_number
-from gpuload.pipeline import another_process
+from gpuload.pipeline import Failing, another_process
 from gpuload.stage import Ring, Staged
 
 _ALIGN = 64  # bytes, of each tensor within a batch
@@ -160,7 +160,7 @@ class _Carrier:
 _Coming = tuple[Staged | None, Callable[[torch.Tensor | None], Any]]
 
 
-class Copies:
+class Copies(Failing):
     """One iteration: a thread goes through the iterable and stages batches, a bounded number ahead.
 
     What the iterable raises is raised in the consumer, in its place. `give_back` gets the carrier
@@ -174,7 +174,6 @@ class Copies:
         self._give_back: Callable[[_Carrier], None] | None = give_back
         self._coming: deque[_Coming] = deque()
         self._changed = threading.Condition()
-        self._error: BaseException | None = None
         self._done = self._closed = False
         self._pid = os.getpid()
         self._thread = threading.Thread(
@@ -221,16 +220,6 @@ class Copies:
             staged, rebuild = self._coming.popleft()
             self._changed.notify_all()
         return (rebuild(None if staged is None else self._carrier.ring.hand_out(staged)[1]),)
-
-    def _raise(self) -> NoReturn:
-        """Raise what ended the thread. Afterwards nothing here refers to it, and it to nothing
-        pinned."""
-        error, self._error = self._error, None
-        assert error is not None
-        try:
-            raise error
-        finally:
-            del error
 
     def close(self) -> None:
         """End the thread, unless the iterable does not let go of it in time. May be called

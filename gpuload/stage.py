@@ -61,8 +61,6 @@ class DirectReader(Protocol):
     def read(self, requests: npt.NDArray[np.int64], memory: torch.Tensor) -> None:
         """Read rows of (file, offset, nbytes, byte of `memory`); all is there on return."""
 
-    def close(self) -> None: ...
-
 
 # Rings and held arrays. In a forked child torch cannot free memory that other streams have used: it
 # ends the process. So a child keeps them for ever.

@@ -80,7 +80,7 @@ def look_at(catalog: Catalog, files: OpenFiles) -> Facts:
 
 def _in_memory(n_files: int, max_maps: int) -> Facts:
     return Facts(
-        file_system="host memory",
+        file_system="",
         is_network=False,
         is_memory=True,
         resident=1.0,

@@ -59,6 +59,10 @@ class Inflated:
     held: dict[int, Bytes] = field(default_factory=dict)
 
     @property
+    def place(self) -> str:
+        return ""
+
+    @property
     def name(self) -> str:
         """The keys: of one archive, several members may have one shape."""
         return "\0".join(sorted({member.key for member in self.members if member is not None}))

@@ -65,7 +65,7 @@ class Held:
 
     flat: npt.NDArray[np.uint8]  # bytes: NumPy's pickles change the byte order of numbers
 
-    name = ""
+    name, place = "", "memory"
 
     def arrays(self, files: Ints) -> Sequence[npt.NDArray[np.uint8]]:
         return [self.flat]

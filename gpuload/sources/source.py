@@ -193,7 +193,7 @@ class Source:
         )
         more = f" and {len(counts) - 3} more" if len(counts) > 3 else ""
         lines = [
-            f"{len(self)} items in {len(self.catalog.paths)} files, "
+            f"{len(self)} items in {self._where()}, "
             f"{self.catalog.layout.dtype.name}, "
             f"{self.nbytes / 1e6:.1f} MB",
             f"shapes: {common}{more}",
@@ -207,6 +207,11 @@ class Source:
         if self.errors:
             lines.append(f"left out: {len(self.errors)} files, such as {self.errors[0]}")
         return "\n".join(lines)
+
+    def _where(self) -> str:
+        n = len(self.catalog.paths)
+        place = "" if self.catalog.contents is None else self.catalog.contents.place
+        return place or f"{n} files"
 
     def __repr__(self) -> str:
         return f"<gpuload.Source: {self.summary().splitlines()[0] if len(self) else 'no items'}>"

@@ -158,6 +158,12 @@ class Assembly:
             "path": Column("path", INT64, (), on_host=True),  # item numbers, looked up at hand-out
         }
         known |= self._arrangement.told()
+        for form in self._arrangement.forms:
+            if form.name in self._options.extras:
+                raise ValueError(
+                    f"extras: expected names that no field has, got {form.name!r}; name the field "
+                    "otherwise"
+                )
         return wanted + [known[name] for name in self._options.extras]
 
     def _io_plan(self) -> IoPlan:

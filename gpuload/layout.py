@@ -63,6 +63,13 @@ class BatchLayout:
                 return offset
         return -1
 
+    def mask_offset(self) -> int:
+        """The byte that the mask begins at, -1 when there is none; a field may have its name."""
+        for column, offset in zip(self.columns, self.offsets, strict=True):
+            if column.field == MASK:
+                return offset
+        return -1
+
     def fields(self) -> list[tuple[int, int, int]]:
         """Where windows of each field begin, then tables of packed ones (-1: none). Packed windows
         of all fields begin at the same byte."""

@@ -48,8 +48,8 @@ class PackedWay:
         """The mask, which the host has made."""
         for column, shape in zip(self.batch.columns, filled.shapes, strict=False):
             if column.field == MASK:
-                at = self.batch.offset(column.name) - self.batch.others_nbytes
-                return ((self.slab.offset(column.name), at, math.prod(shape)),)
+                at = self.batch.mask_offset() - self.batch.others_nbytes
+                return ((self.slab.mask_offset(), at, math.prod(shape)),)
         return ()
 
     def operations(

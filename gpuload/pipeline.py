@@ -125,7 +125,7 @@ class Pipeline:
             job.layout.others_nbytes,
             job.arranger,
             fields if job.arranger is not None else [],
-            [at(name) for name in ("mask", "lengths", "flip", "rot90")],
+            [job.layout.mask_offset(), *(at(name) for name in ("lengths", "flip", "rot90"))],
         )
 
     @property

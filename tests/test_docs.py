@@ -48,13 +48,19 @@ def programs(page: Path) -> list[str]:
 
 @pytest.fixture
 def small_files(tmp_path, monkeypatch):
-    """A folder with what the programs read: scans/ with three classes of float32 matrices."""
+    """What the programs read: scans/ with three classes of float32 matrices, images/ and segmentations/ of
+    several sizes."""
     random = np.random.default_rng(0)
     for name in ("cat", "dog", "horse"):
         folder = tmp_path / "scans" / name
         folder.mkdir(parents=True)
         for i in range(4):
             np.save(folder / f"{i:03}.npy", random.random((40, 50), np.float32))
+    for i in range(4):
+        height, width = random.integers(20, 40, 2)
+        for name, shape in (("images", (height, width, 6)), ("segmentations", (height, width))):
+            (tmp_path / name).mkdir(exist_ok=True)
+            np.save(tmp_path / name / f"{i:03}.npy", random.integers(0, 9, shape, np.uint8))
     monkeypatch.chdir(tmp_path)
 
 

@@ -132,7 +132,9 @@ class Twin:
     def window(self, i):
         """The shape of a window of item i; a crop larger than that is cut where the item ends."""
         shape = np.shape(self.arrays[i])
-        return tuple(n if c is None else min(c, n) for n, c in zip(shape, self.cropped, strict=True))
+        return tuple(
+            n if c is None else min(c, n) for n, c in zip(shape, self.cropped, strict=True)
+        )
 
     def fitted(self, i):
         """The shape of a window once it is resized, were nothing too large."""
@@ -329,7 +331,7 @@ class Twin:
             x = np.rot90(x, turns, self.plane)
         mask = np.ones(x.shape, bool)
         if self.pad is not None:
-            mask = np.pad(mask, self.width(x.shape, target))
+            mask = np.pad(mask, self.width(x.shape, target)) if self.ndim else mask
             x = self.padded(x, target)
         mask = mask[tuple(slice(None) if pads else slice(1) for pads in self.pads)]
         return self.laid_out(x), self.laid_out(mask)
@@ -374,7 +376,9 @@ class Twin:
             assert off <= {"float16": 1e-3, "bfloat16": 1e-2}.get(self.delivered, 1e-5) * reach
 
 
-def check_every_way(host_kernels, source, arrays, batch_size=3, *, epochs=1, stored=None, **options):
+def check_every_way(
+    host_kernels, source, arrays, batch_size=3, *, epochs=1, stored=None, **options
+):
     """The batches of a loader are those of the twin, on every device and way to read."""
     of_loader = {name: options.pop(name) for name in list(options) if name not in _OF_TWIN}
     twin = Twin(arrays, stored=stored, **options)
@@ -392,12 +396,12 @@ _OF_TWIN = set(Twin.__dataclass_fields__)
 # ---- Files
 
 
-def save(folder, arrays):
-    """A source of files that NumPy wrote."""
+def save(folder, arrays, **how):
+    """A source of files that NumPy wrote, opened so."""
     folder.mkdir(exist_ok=True)
     for i, array in enumerate(arrays):
         np.save(folder / f"{i:03}.npy", array)
-    return gl.open(folder)
+    return gl.open(folder, **how)
 
 
 def numbered(shape, dtype="float32", start=1):

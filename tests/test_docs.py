@@ -48,8 +48,8 @@ def programs(page: Path) -> list[str]:
 
 @pytest.fixture
 def small_files(tmp_path, monkeypatch):
-    """What the programs read: scans/ with three classes of float32 matrices, images/ and segmentations/ of
-    several sizes."""
+    """What the programs read: scans/ with three classes of float32 matrices, images/ and
+    segmentations/ of several sizes."""
     random = np.random.default_rng(0)
     for name in ("cat", "dog", "horse"):
         folder = tmp_path / "scans" / name

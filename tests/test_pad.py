@@ -101,17 +101,13 @@ def test_percentiles_are_shapes_that_occur(ragged, check_every_way, to, want):
     assert {tuple(batch.x.shape[1:]) for batch in batches} == {want}
 
 
-def test_percentiles_count_items_not_files(tmp_path, check_every_way):
-    files = [numbered((30, 4)), numbered((1, 9)), numbered((1, 8))]
-    save(tmp_path / "a", files)
-    source = gl.open(tmp_path / "a", sample_axis=0)
-    rows = [row for file in files for row in file]
-    for to, n in (("p90", 4), ("p95", 8), ("p99", 9)):
-        batches = check_every_way(source, rows, 8, pad=gl.Pad(to, oversize="crop"))
-        assert batches[0].x.shape == (8, n)
-    few = source.select([0, 30, 31])
-    (batch,) = check_every_way(few, [rows[0], rows[30], rows[31]], pad=gl.Pad("p50", oversize="crop"))
-    assert batch.x.shape == (3, 8)
+def test_percentiles_count_items_as_often_as_they_occur(ragged, check_every_way):
+    source, arrays = ragged
+    items = [3, 3, 3, 3, 1, 6]  # (6, 1) four times, (2, 7), (5, 5)
+    for to, shape in (("p50", (6, 1)), ("p75", (6, 5)), ("p95", (6, 7))):
+        pad = gl.Pad(to, oversize="crop")
+        (batch,) = check_every_way(source.select(items), [arrays[i] for i in items], 6, pad=pad)
+        assert tuple(batch.x.shape[1:]) == shape
 
 
 def test_what_a_selection_leaves_out_does_not_count(ragged, check_every_way):
@@ -139,7 +135,9 @@ def test_axes_may_be_left_alone(tmp_path, check_every_way, whole):
 
 def test_axes_that_are_left_alone_must_be_alike_in_a_batch(ragged):
     source, _ = ragged
-    rule = r"001\.npy: expected windows of shape \(5, 3\) as in .*000\.npy, got \(2, 7\); pass crop="
+    rule = (
+        r"001\.npy: expected windows of shape \(5, 3\) as in .*000\.npy, got \(2, 7\); pass crop="
+    )
     with pytest.raises(ValueError, match=rule):
         gl.DataLoader(source, 2, pad=gl.Pad(("max", None)))
 
@@ -336,7 +334,7 @@ def test_one_text_for_all_axes_leaves_channels_alone(tmp_path, check_every_way):
 
 
 def test_five_channels_among_files_of_six_are_an_error(tmp_path):
-    source = folder_of(tmp_path, (4, 5, 6), (5, 4, 6), (3, 3, 5), (4, 4, 6))
+    source = folder_of(tmp_path, (4, 5, 6), (5, 4, 6), (3, 3, 5), (2, 4, 6))
     rule = (
         r"002\.npy: expected 6 elements along axis 2 as in .*000\.npy and 2 more, got 5; leave it "
         r"out with source\.select, or pass to= with an entry for each axis to pad it$"
@@ -429,25 +427,22 @@ def test_members_of_records(tmp_path, check_every_way):
     arrays = [np.zeros(shape, record) for shape in SHAPES]
     for i, array in enumerate(arrays):
         array["b"], array["c"] = some((*SHAPES[i], 2), seed=i), some(SHAPES[i], "i2", i)
-    save(tmp_path / "a", arrays)
     for member in "bc":
-        source = gl.open(tmp_path / "a", member=member)
+        source = save(tmp_path / "a", arrays, member=member)
         check_every_way(source, [array[member] for array in arrays], pad=gl.Pad(value=3))
 
 
-def test_rows_of_files_of_different_width(tmp_path, check_every_way):
-    files = [some((n, w, 2), seed=n) for n, w in ((4, 5), (2, 7), (3, 3))]
-    save(tmp_path / "a", files)
-    source = gl.open(tmp_path / "a", sample_axis=0)
+def test_rows_of_files(tmp_path, check_every_way):
+    files = [some((n, 5, 2), seed=n) for n in (4, 2, 3)]
+    source = save(tmp_path / "a", files, sample_axis=0)
     rows = [row for file in files for row in file]
-    check_every_way(source, rows, 4, shuffle=True, pad=gl.Pad(("max", None)))
-    check_every_way(source, rows, 4, shuffle="block", pad=gl.Pad("batch"), crop=gl.RandomCrop(4, 2))
+    check_every_way(source, rows, 4, shuffle=True, pad=gl.Pad((7, None)))
+    check_every_way(source, rows, 4, shuffle="block", pad=gl.Pad(6), crop=gl.RandomCrop(4, 2))
 
 
 def test_bits_of_bfloat16(tmp_path, check_every_way):
     arrays = [np.arange(16000, 16000 + n, dtype="u2").view("V2") for n in (3, 5)]
-    save(tmp_path / "a", arrays)
-    source = gl.open(tmp_path / "a", dtype="bfloat16")
+    source = save(tmp_path / "a", arrays, dtype="bfloat16")
     bits = [array.view("u2") for array in arrays]
     for dtype in (None, "float32"):
         check_every_way(source, bits, stored="bfloat16", dtype=dtype, pad=gl.Pad(value=1.5))
@@ -462,7 +457,7 @@ BAD = {
         ValueError,
         'pad: expected "max", "p95", "batch", "multiple:16" or a whole number, got "largest"',
     ),
-    "no percentile": (gl.Pad("p"), ValueError, "pad: .* got \"p\""),
+    "no percentile": (gl.Pad("p"), ValueError, 'pad: .* got "p"'),
     "above all": (gl.Pad("p101"), ValueError, 'pad: .* got "p101"'),
     "below all": (gl.Pad("p-1"), ValueError, 'pad: .* got "p-1"'),
     "no number": (gl.Pad("pnan"), ValueError, 'pad: .* got "pnan"'),
@@ -472,10 +467,14 @@ BAD = {
     "nothing": (
         gl.Pad(0),
         ValueError,
-        "pad: expected 1 element or more .*along axis 0, got 0",
+        r"pad: expected 1 to 2\*\*31 - 1 elements along axis 0, got 0$",
     ),
     "less than nothing": (gl.Pad((4, -2)), ValueError, "pad: expected 1 .* axis 1, got -2"),
-    "more than there is": (gl.Pad(1 << 62), ValueError, f"pad: expected 1 .* axis 0, got {1 << 62}"),
+    "more than there is": (
+        gl.Pad(1 << 62),
+        ValueError,
+        f"pad: expected 1 .* axis 0, got {1 << 62}",
+    ),
     "more than counts": (gl.Pad(1 << 70), ValueError, f"pad: expected 1 .* axis 0, got {1 << 70}"),
     "a fraction": (
         gl.Pad(2.5),
@@ -494,7 +493,7 @@ BAD = {
     "align": (
         gl.Pad(align="left"),
         ValueError,
-        "pad: expected one of \"center\", \"begin\", \"end\" as align, got 'left'",
+        'pad: expected one of "center", "begin", "end" as align, got \'left\'',
     ),
     "mode": (
         gl.Pad(mode="mirror"),
@@ -505,7 +504,7 @@ BAD = {
     "oversize": (
         gl.Pad(oversize="cut"),
         ValueError,
-        "pad: expected one of \"error\", \"crop\", \"resize\" as oversize, got 'cut'",
+        'pad: expected one of "error", "crop", "resize" as oversize, got \'cut\'',
     ),
     "bucket": (
         gl.Pad(bucket=1),
@@ -518,7 +517,11 @@ BAD = {
         "pad: expected a number as value, got '0'",
     ),
     "numbers as value": (gl.Pad(value=np.zeros(2)), TypeError, "pad: expected a number as value"),
-    "a huge value": (gl.Pad(value=10**400), ValueError, "pad: expected .* as value"),
+    "a huge value": (
+        gl.Pad(value=10**400),
+        ValueError,
+        "pad: expected a value that float32 holds, got one of 1329 bits",
+    ),
     "a complex value": (
         gl.Pad(value=1j),
         ValueError,
@@ -556,7 +559,6 @@ BAD_VALUES = [
     ("int16", float("inf"), r"[-32768, 32767]"),
     ("int64", 2**63, f"[{-(2**63)}, {2**63 - 1}]"),
     ("uint64", 2**64, f"[0, {2**64 - 1}]"),
-    ("uint64", 10**400, f"[0, {2**64 - 1}]"),
     ("bool", 2, "[0, 1]"),
 ]
 
@@ -579,4 +581,4 @@ def test_the_loader_says_that_it_pads(ragged):
     with gl.DataLoader(source, 2, pad=gl.Pad()) as loader:
         assert "5x3 and other shapes, padded to 6x7, float32" in loader.describe()
     with gl.DataLoader(source, 2, pad=gl.Pad("batch")) as loader:
-        assert "padded to up to 6x7" in loader.describe()
+        assert "padded to at most 6x7" in loader.describe()

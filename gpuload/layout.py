@@ -203,6 +203,10 @@ class Way(Protocol):
     def examples(self, memory: torch.Tensor) -> Sequence[Operation]:
         """Operations like those to come."""
 
+    @property
+    def constants(self) -> Sequence[torch.Tensor]:
+        """Memory of the device that all operations read."""
+
     def reads(self, slab: torch.Tensor, n: int) -> torch.Tensor:
         """The reads that a slab lists, int64 (m, 4): file, offset, nbytes, byte of x."""
 
@@ -262,6 +266,10 @@ class Route:
     def examples(self, memory: torch.Tensor) -> Sequence[Operation]:
         ndim = len(self.src_stride or (0,))
         return (self.operation(memory, memory, 1, (1,) * ndim),)
+
+    @property
+    def constants(self) -> Sequence[torch.Tensor]:
+        return ()
 
     def slab_nbytes(self, n_rows: int, window: Sequence[int]) -> int:
         """Bytes of a slab that hold so many windows."""

@@ -66,6 +66,10 @@ class PackedWay:
         shapes = {k: (1,) * len(form.order) for k, form in enumerate(self.forms)}
         return self._operations(memory, memory, 1, shapes)
 
+    @property
+    def constants(self) -> Sequence[torch.Tensor]:
+        return [channels for channels in self.channels if channels is not None]
+
     def reads(self, slab: torch.Tensor, n: int) -> torch.Tensor:
         raise NotImplementedError("packed windows are read by the host")
 

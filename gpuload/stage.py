@@ -107,10 +107,12 @@ class Ring:
         if route.is_copy:
             return
         nbytes = route.slab.nbytes
+        for memory in route.constants:  # a ring may be dropped while its kernels run
+            device.hand_over(memory, self.kernels)
         self._warm_up()
         for _ in range(n_slots):
             memory = device.memory(nbytes + _PAGE * (direct is not None), stream=self.copies)
-            device.hand_over(memory, self.kernels)  # a ring may be dropped while its kernels run
+            device.hand_over(memory, self.kernels)
             skip = -memory.data_ptr() % _PAGE if direct is not None else 0
             self.slots.append(Slot(memory[skip : skip + nbytes]))
             if direct is not None:

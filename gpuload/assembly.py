@@ -333,13 +333,13 @@ class Assembly:
         scratch = plan.threads * plan.max_nbytes if plan.io == "pread" else 0
         filled, on_device = journey.layout.nbytes, depth * journey.device_nbytes
         if journey.route is not None:  # batches that wait, and those with the consumer
-            on_device += (2 * depth + 3) * journey.route.batch.nbytes
+            on_device += (2 * depth + 3) * journey.route.batch.nbytes + journey.constants_nbytes
         held = sum(plan.nbytes for plan in self._held)
         if self._held and not self._device.is_host:  # nothing crosses but what is loaded once
             batch = lay_out(self._columns(), batch_size=largest_batch)
             pinned = cache.pinned_nbytes(self._held[0])
             return Memory(batch.nbytes, 0, 0, pinned, held + batch.nbytes)
-        host = filled * (depth + 1) + scratch + held
+        host = filled * (depth + 1) + scratch + held + journey.constants_nbytes
         return Memory(filled, depth + 1, scratch, host, on_device)
 
     def describe(self, largest_batch: int) -> list[str]:

@@ -60,6 +60,12 @@ class Journey:
         """Of a slot on the device, 0 where batches are copied as they are."""
         return 0 if self.route is None or self.route.is_copy else self.route.slab.nbytes
 
+    @property
+    def constants_nbytes(self) -> int:
+        """Of tables that are put on the device once."""
+        constants = () if self.route is None else self.route.constants
+        return sum(part.numel() * part.element_size() for part in constants)
+
     def describe(self) -> str:
         """What crosses to the device and why, for people; nothing where there is none."""
         if self.transfer is None or self.route is None:

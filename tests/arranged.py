@@ -285,7 +285,7 @@ class Twin:
             return None
         if self.layout is not None:
             return self.ndim - 1 if self.is_channels_first else 0
-        return next(a for a in (0, self.ndim - 1) if self.fitted(0)[a] == n)
+        return next(a for a in (0, self.ndim - 1) if np.shape(self.arrays[0])[a] == n)
 
     @property
     def is_channels_first(self):

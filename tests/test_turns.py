@@ -304,8 +304,8 @@ NO_SQUARES = {
 def test_only_squares_are_turned_without_padding(tmp_path, shape, options):
     source = save(tmp_path / "a", [numbered(shape)] * 2)
     rule = (
-        r"000\.npy: expected windows as long along axis 0 as along axis 1 for rot90=, got \(3, 4\); "
-        "crop or pad them to squares$"
+        r"000\.npy: expected windows as long along axis 0 as along axis 1 for rot90=, got "
+        r"\(3, 4\); crop or pad them to squares$"
     )
     with pytest.raises(ValueError, match=rule):
         gl.DataLoader(source, rot90=(0, 1), **options)

@@ -53,6 +53,9 @@ class _Ready:
     plan: IoPlan
 
 
+Opened = list[tuple[Catalog, posix.OpenFiles]]
+
+
 class Assembly:
     """The machinery of one loader, kept from epoch to epoch as long as its plan and layout hold."""
 
@@ -75,7 +78,7 @@ class Assembly:
         self._stored = source.catalog.layout.dtype
         self._dtype = arrangement.forms[0].delivered
         self._labels = source.labels
-        self._fields = _opened(source)  # where the readers find the arrays
+        self._opened: Opened | None = None
         self._plan: IoPlan | None = None
         self._ready: _Ready | None = None
         self._resident: Resident | None = None
@@ -84,11 +87,18 @@ class Assembly:
             source.catalog, arrangement, options, device, tuple(self._columns()), self._stored
         )
         self._journeys: dict[tuple[IoPlan, int], Journey] = {}
-        self._check_maps()
+        self._check_inflated()
         self._held: list[cache.Plan] = []
         if options.cache is not None:
             self._held = [cache.plan(field.catalog) for field in source.fields]
             self._check_held(self._held)
+
+    @property
+    def _fields(self) -> Opened:
+        """Where the readers find the arrays of each field. Deflated ones are inflated here."""
+        if self._opened is None:
+            self._opened = [(f.catalog, posix.open_files(f.catalog)) for f in self._source.fields]
+        return self._opened
 
     def check(self) -> None:
         """What can be found out before the first epoch.
@@ -110,14 +120,22 @@ class Assembly:
         """Whether threads have been started, or a device holds arrays for it."""
         return self._ready is not None or self._resident is not None
 
-    def _check_maps(self) -> None:
-        """Only files are mapped."""
+    def _check_inflated(self) -> None:
+        """What is inflated into memory, all at once, is neither mapped nor left out."""
         for field in self._source.fields:
-            contents = field.catalog.contents
-            if self._options.io == "mmap" and contents is not None and not contents.place:
+            contents, path = field.catalog.contents, field.catalog.paths[0]
+            if contents is None or contents.place:
+                continue
+            if self._options.io == "mmap":
                 raise ValueError(
-                    f"io: expected files that can be mapped, got {field.catalog.paths[0]}, of "
-                    'which arrays are inflated into memory; pass io="auto"'
+                    f"io: expected files that can be mapped, got {path}, of which arrays are "
+                    'inflated into memory; pass io="auto"'
+                )
+            if self._options.on_error != "raise":
+                raise ValueError(
+                    f'on_error: expected "raise" with {path}, of which arrays are inflated into '
+                    f'memory at once, got "{self._options.on_error}"; leave bad files out by '
+                    'gpuload.open(on_error="skip")'
                 )
 
     def _check_held(self, held: list[cache.Plan]) -> None:
@@ -247,7 +265,7 @@ class Assembly:
         for plan, (_, files) in zip(held, self._fields, strict=True):
             memory = cache.load_on_host(plan, files, threads=threads)
             loaded.append((plan.catalog, posix.files_of_memory(memory)))
-        self._loaded, self._fields = self._read_stats(), loaded
+        self._loaded, self._opened = self._read_stats(), loaded
 
     def _load_on_device(self, held: cache.Plan) -> Resident:
         threads = self._io_plan().threads
@@ -319,7 +337,7 @@ class Assembly:
         return of_tables + (self._ready.pipeline.pinned_nbytes if self._ready else 0)
 
     def _read_stats(self) -> Stats:
-        every = [files.native for _, files in self._fields]
+        every = [files.native for _, files in self._opened or ()]
         return Stats(
             read_nbytes=sum(files.read_nbytes for files in every),
             read_requests=sum(files.read_requests for files in every),
@@ -388,12 +406,7 @@ class Assembly:
     def close(self) -> None:
         """Let go of threads, memory and files; they end when the last flight has ended."""
         self._ready = self._resident = None
-        self._fields = _opened(self._source)
-
-
-def _opened(source: Source) -> list[tuple[Catalog, posix.OpenFiles]]:
-    """The files of each field, none of them open."""
-    return [(field.catalog, posix.open_files(field.catalog)) for field in source.fields]
+        self._opened = None
 
 
 def _native_labels(labels: np.ndarray[Any, Any] | None) -> _native.Labels | None:

@@ -40,6 +40,13 @@ def devices(host_kernels):
     }
 
 
+WAYS = [
+    *itertools.product(("cpu", "at once"), ("mmap", "pread")),
+    ("late", "mmap"),
+    ("kernels", "pread"),
+]
+
+
 def run(loader, device):
     """The batches of an epoch, when the device has made them."""
     batches = list(loader)
@@ -51,7 +58,9 @@ def run(loader, device):
 def on_every_way(host_kernels, source, batch_size=3, *, epochs=1, **options):
     """The batches of each epoch, the same on every device and way to read."""
     first = None
-    for (name, device), io in itertools.product(devices(host_kernels).items(), ("mmap", "pread")):
+    on = devices(host_kernels)
+    for name, io in WAYS:
+        device = on[name]
         with gl.DataLoader(source, batch_size, device=device, io=io, **options) as loader:
             made = [run(loader, device) for _ in range(epochs)]
         if first is None:

@@ -107,7 +107,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=loaders())
 def test_any_arguments_that_go_together(host_kernels, case):

@@ -332,6 +332,15 @@ def test_channels_of_one_mean_may_be_reversed(tmp_path, check_every_way):
     check_every_way(source, arrays, mean=3, flip=2, rot90=(1, 2), layout="channels_first")
 
 
+def test_a_plane_is_in_all_fields_or_in_none(tmp_path):
+    save(tmp_path / "image", [some((4, 4), seed=i) for i in range(2)])
+    save(tmp_path / "row", [some((4,), seed=i) for i in range(2)])
+    fields = {"image": tmp_path / "image", "row": tmp_path / "row"}
+    source = gl.open(fields=fields)
+    with pytest.raises(ValueError, match=r"^rot90: expected both axes \(0, 1\) in every field"):
+        gl.DataLoader(source, rot90=(0, 1))
+
+
 def test_without_flips_there_is_nothing_to_tell(squares, on_every_way):
     source, _ = squares
     (batch, *_) = on_every_way(source, extras=("flip", "rot90", "mask", "lengths"))

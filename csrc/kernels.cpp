@@ -1,7 +1,5 @@
 #include "kernels.hpp"
 
-#include <array>
-
 namespace gpuload {
 namespace {
 
@@ -16,29 +14,6 @@ void pad_all(const PadParams &params) {
         }
     }
 }
-
-using ResizeAll = void (*)(const ResizeParams &);
-
-template <class To, class From>
-void resize_all(const ResizeParams &params) {
-    const u32 rows = resize_rows(params), n = static_cast<u32>(params.shape[params.ndim - 1]);
-    for (i64 k = 0; k < params.n_pieces; ++k) {
-        const ResizePiece piece = resize_piece<To, From>(params, k);
-        for (u32 row = 0; row < rows; ++row) resize_row<To, From>(params, piece, row, 0, n, 0, 1);
-    }
-}
-
-template <class From>
-constexpr std::array<ResizeAll, 2> pick_resize() {
-    if constexpr (IsSame<From, Complex64>::value || IsSame<From, Complex128>::value) return {nullptr, nullptr};
-    else return {&resize_all<From, From>, &resize_all<float, From>};
-}
-
-constexpr std::array kResizes = {
-#define X(name, type) pick_resize<type>(),
-    GPULOAD_DTYPES(X)
-#undef X
-};
 
 template <int kNbytes>
 void unshuffle_all(const UnshuffleParams &params) {
@@ -56,10 +31,6 @@ void pad_boxes(const PadParams &params) {
         case 8: return pad_all<8>(params);
         default: return pad_all<16>(params);
     }
-}
-
-void resize_boxes(const ResizeParams &params, Dtype from, Dtype to) {
-    kResizes[static_cast<std::size_t>(from)][from == to ? 0 : 1](params);
 }
 
 void unshuffle_chunks(const UnshuffleParams &params) {

@@ -17,13 +17,16 @@ demo: .venv-demo/done
 # What a GPU needs, in 0.45 GB: enough to import, to look at, and to compile kernels without one.
 GPU := cupy-cuda13x kvikio-cu13 libkvikio-cu13 rapids-logger cuda-pathfinder nvidia-cuda-nvrtc nvidia-cufile
 
+# Tests read the brains that nilearn ships. Nothing of it is imported, and so nothing that it needs.
+DATA := nilearn
+
 # A fresh environment every time, the built wheel in it, and the tests run from another directory.
 test:
 	rm -rf .venv-test
 	$(PYTHON) -m venv .venv-test
 	.venv-test/bin/pip install --quiet $(CONSTRAINTS) torch
 	.venv-test/bin/pip install --quiet $(CONSTRAINTS) '.[demo,dev]'
-	.venv-test/bin/pip install --quiet $(CONSTRAINTS) --no-deps $(GPU)
+	.venv-test/bin/pip install --quiet $(CONSTRAINTS) --no-deps $(GPU) $(DATA)
 	.venv-test/bin/ruff check .
 	.venv-test/bin/ruff format --check .
 	.venv-test/bin/mypy

@@ -170,7 +170,7 @@ def test_deflated_archives_are_inflated_at_once_or_not_at_all(tmp_path, on_error
     save_archives(tmp_path, np.savez_compressed, ARRAYS["float32"])
     with pytest.raises(
         ValueError,
-        match=r'on_error: expected "raise" with .*00\.npz, of which arrays are inflated into memory '
-        f'at once, got "{on_error}"; leave bad files out by gpuload.open',
+        match=r'on_error: expected "raise" with .*00\.npz, of which arrays are inflated into '
+        f'memory at once, got "{on_error}"; leave bad files out by gpuload.open',
     ):
         gl.DataLoader(gl.open(tmp_path, key="x"), 5, pad=gl.Pad(), on_error=on_error)

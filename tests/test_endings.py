@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -23,11 +24,11 @@ def files(save_arrays):
 
 
 def native_threads() -> int:
-    return sum(
-        (task / "comm").read_text().startswith("gpuload")
-        for task in Path("/proc/self/task").iterdir()
-        if (task / "comm").exists()
-    )
+    n = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            n += (task / "comm").read_text().startswith("gpuload")
+    return n
 
 
 def wait_for_threads(n: int) -> None:

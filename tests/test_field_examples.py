@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from arranged import devices, numbered, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -75,30 +74,26 @@ def pairs(draw):
     return {"image": images, "mask": masks}, axes, both, image, alone
 
 
-@pytest.fixture(scope="module")
-def on(host_kernels):
-    return devices(host_kernels)
-
-
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=pairs(), device=st.sampled_from(["cpu", "at once", "late", "kernels"]), data=st.data())
-def test_pairs_of_any_kind(tmp_path_factory, on, case, device, data):
+def test_pairs_of_any_kind(tmp_path_factory, host_kernels, case, device, data):
     fields, axes, options, of_image, of_mask = case
     folder = tmp_path_factory.mktemp("pairs")
     source = save_fields(folder, fields)
+    on = devices(host_kernels)[device]
     with gl.DataLoader(
         source,
         data.draw(st.integers(1, 4)),
         shuffle=True,
         seed=data.draw(st.integers(0, 5)),
-        device=on[device],
+        device=on,
         extras=WHERE,
         io=data.draw(st.sampled_from(["pread", "mmap"])),
         **options,
     ) as loader:
-        batches = run(loader, on[device])
+        batches = run(loader, on)
     n = options["crop"].per_array if isinstance(options.get("crop"), gl.RandomCrop) else 1
     assert sum(len(batch.index) for batch in batches) == n * len(source)
     for batch in batches:

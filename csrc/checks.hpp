@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "arrange.hpp"
 #include "pieces.hpp"
 #include "run.hpp"
 
@@ -43,22 +44,49 @@ struct Output {
     int field = 0;
 };
 
-// Every window of an epoch lies within its item, and there are as many as the epoch draws from.
-inline void check_windows(const Catalog &catalog, const Windows &windows, const Order &order) {
+// Windows fit the axes of items, and lie within them unless they may stick out.
+inline void check_sizes(const Catalog &catalog, const Windows &windows) {
     const auto ndim = static_cast<std::size_t>(catalog.item_ndim());
     const bool is_whole = windows.kind == Windows::Kind::whole;
     expect(is_whole || windows.size.size() == ndim, "run: expected one size per axis");
     expect(windows.kind != Windows::Kind::grid || windows.stride.size() == ndim, "run: expected one stride per axis");
+    if (is_whole || windows.may_stick_out) return;
+    const std::int64_t n_items = catalog.n_items();
+    for (std::int64_t item = 0; item < n_items; item += catalog.is_uniform ? std::max<std::int64_t>(n_items, 1) : 1) {
+        const View view = catalog.view(item);
+        for (int axis = 0; axis < view.ndim; ++axis)
+            expect(windows.extent(axis, view.shape) <= view.shape[axis], "run: a window is larger than its item");
+    }
+}
+
+// Every window of an epoch lies within its item, and there are as many as the epoch draws from.
+inline void check_windows(const Catalog &catalog, const Windows &windows, const Order &order) {
     const std::int64_t n_items = catalog.n_items();
     expect(windows.ends.empty() || static_cast<std::int64_t>(windows.ends.size()) == n_items, "run: expected ends of each item's windows");
     std::int64_t n_windows = windows.ends.empty() ? product(&n_items, 1, windows.per_item) : windows.ends.back();
     expect(!order.listed.empty() || order.n_samples <= n_windows, "run: more samples than windows");
     for (const std::int64_t item : order.listed) expect(item >= 0 && item < n_items, "run: no such item");
-    if (is_whole || windows.may_stick_out) return;
-    for (std::int64_t item = 0; item < n_items; item += catalog.is_uniform ? std::max<std::int64_t>(n_items, 1) : 1) {
-        const View view = catalog.view(item);
-        for (int axis = 0; axis < view.ndim; ++axis)
-            expect(windows.extent(axis, view.shape) <= view.shape[axis], "run: a window is larger than its item");
+    check_sizes(catalog, windows);
+}
+
+// Items of all fields are alike along the axes that they share, and each field along its own.
+inline void check_fields(const std::vector<Form> &forms) {
+    const Catalog &first = forms[0].reader->catalog();
+    const std::int64_t n_items = first.n_items();
+    for (const Form &form : forms) {
+        const Catalog &catalog = form.reader->catalog();
+        expect(catalog.n_items() == n_items, "arranger: fields differ in length");
+        expect(form.stored == nullptr || form.stored->catalog().n_items() == n_items, "arranger: fields differ in length");
+        if (n_items == 0) continue;
+        const View like = catalog.view(0);
+        const bool is_uniform = catalog.is_uniform && first.is_uniform;
+        for (std::int64_t item = 0; item < (is_uniform ? 1 : n_items); ++item) {
+            const View view = catalog.view(item), master = first.view(item);
+            for (int axis = 0; axis < view.ndim; ++axis) {
+                const int shared = form.axes[static_cast<std::size_t>(axis)];
+                expect(view.shape[axis] == (shared >= 0 ? master.shape[shared] : like.shape[axis]), "arranger: fields differ in shape");
+            }
+        }
     }
 }
 

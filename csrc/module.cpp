@@ -235,11 +235,16 @@ std::shared_ptr<Fit> make_fit(std::vector<std::int64_t> to, std::vector<std::int
     auto fit = std::make_shared<Fit>();
     const auto ndim = static_cast<int>(to.size());
     expect(to.size() <= kMaxNdim && multiple.size() == to.size() && size.size() == to.size(), "fit: expected one number per axis");
-    for (std::size_t i = 0; i < to.size(); ++i)
+    for (std::size_t i = 0; i < to.size(); ++i) {
         expect(to[i] >= -1 && multiple[i] >= 1 && (size[i] == -1 || size[i] >= 1), "fit: number out of range");
+        expect(to[i] < 0 || size[i] <= to[i] || shrinks, "fit: resized windows do not fit their samples");
+    }
     expect(align >= 0 && align <= 2, "fit: unknown align");
     expect((turn_from == -1 && turn_to == -1) || (turn_from >= 0 && turn_to >= 0 && turn_from < ndim && turn_to < ndim && turn_from != turn_to),
            "fit: no such plane");
+    const auto of = [](const std::vector<std::int64_t> &numbers, int axis) { return numbers[static_cast<std::size_t>(axis)]; };
+    expect(turn_from < 0 || (of(to, turn_from) == of(to, turn_to) && of(multiple, turn_from) == of(multiple, turn_to)),
+           "fit: what is turned does not fit its samples");
     *fit = {std::move(to), std::move(multiple), std::move(size), static_cast<Fit::Align>(align), shrinks, flips, turn_from, turn_to};
     return fit;
 }
@@ -300,6 +305,8 @@ std::shared_ptr<Arranger> make_arranger(const std::vector<std::shared_ptr<Form>>
     }
     expect(fields[0].axes.size() == fit.ndim() && masked.size() == fit.ndim(), "arranger: expected one number per axis");
     for (int axis = 0; axis < ndim; ++axis) expect(fields[0].axes[static_cast<std::size_t>(axis)] == axis, "arranger: windows are those of the first field");
+    check_fields(fields);
+    check_sizes(fields[0].reader->catalog(), *windows);
     return std::make_shared<Arranger>(std::move(fields), std::move(windows), fit, std::move(masked), is_packed);
 }
 

@@ -4,6 +4,7 @@ integers, checked before anything is read."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,11 +166,19 @@ def resolve_fit(
     alone = tuple(is_alone for _, _, is_alone in along)
     largest = tuple(targets.largest(axis, to[axis], multiple[axis]) for axis in range(ndim))
     if turn is not None:
-        _check_turn(turn, to, alone, contents, name)
+        _check_turn(turn, list(zip(to, multiple, strict=True)), alone, contents, name)
     shrinks = pad.oversize == "resize" and _is_too_large(contents, to)
     if pad.oversize == "error":
         _check_fit(contents, to, name)
+    for axis in range(ndim):
+        if pad.oversize == "crop" and 0 <= to[axis] < size[axis]:
+            raise ValueError(
+                f"resize: expected at most {to[axis]} elements along axis {axis}, to which pad= "
+                f"cuts, got {size[axis]}; pass a smaller size, or crop= before"
+            )
     if any(n >= 0 for n in size) or shrinks:
+        if extents.max(initial=0) >= 1 << 31:
+            raise ValueError("resize: expected axes of fewer than 2**31 elements, got more")
         n_resized = sum(size[a] >= 0 or (shrinks and to[a] >= 0) for a in range(ndim))
         if n_resized > 3:
             raise ValueError(
@@ -260,7 +269,11 @@ class _Targets:
         if wanted == "max":
             return max(self._wanted(a) for a in self._together(axis)), 1
         kind, _, number = wanted.partition(":")
-        if kind == "multiple" and number.isdecimal() and 1 <= int(number) < 1 << 31:
+        if (
+            kind == "multiple"
+            and re.fullmatch("[0-9]{1,10}", number)
+            and 1 <= int(number) < 1 << 31
+        ):
             return -1, int(number)
         try:
             percent = float(wanted[1:]) if wanted[:1] == "p" else math.nan
@@ -345,7 +358,7 @@ def _check_fit(contents: Ints, to: Sequence[int], name: Callable[[int], str]) ->
 
 def _check_turn(
     turn: tuple[int, int],
-    to: Sequence[int],
+    to: Sequence[tuple[int, int]],
     alone: Sequence[bool],
     contents: Ints,
     name: Callable[[int], str],
@@ -353,9 +366,10 @@ def _check_turn(
     """What is turned by a quarter still fits."""
     a, b = turn
     if to[a] != to[b]:
+        told = [f"multiples of {m}" if n < 0 else str(n) for n, m in (to[a], to[b])]
         raise ValueError(
-            f"rot90: expected samples as long along axis {a} as along axis {b}, got {to[a]} and "
-            f"{to[b]}; pad both to the same length"
+            f"rot90: expected samples as long along axis {a} as along axis {b}, got {told[0]} and "
+            f"{told[1]}; pad both to the same length"
         )
     odd = np.flatnonzero(contents[:, a] != contents[:, b])
     if (alone[a] or alone[b]) and len(odd):

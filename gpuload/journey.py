@@ -158,7 +158,7 @@ class Planner:
         names = ", ".join(dict.fromkeys(dtype.name for dtype in crossing))
         return Journey(
             way.slab,
-            None,
+            crossing[0],
             self.columns[0].dtype,
             Transfer("placed", "the device casts, turns and pads them", self._why_packed()),
             way,

@@ -182,7 +182,7 @@ Arranger::Spot Arranger::spot(std::size_t field, const View &view, const Shown &
     spot.first = view.offset;
     spot.ndim = ndim;
     spot.is_whole = true;
-    spot.is_resized = false;
+    spot.is_resized = form.resize_mode >= 0 && form.resized != form.stored->to();  // all values go the same way
     int item_axis[kMaxNdim];  // of an axis of the first field
     for (int axis = 0; axis < ndim; ++axis) {
         const int shared = form.axes[static_cast<std::size_t>(axis)];
@@ -360,6 +360,10 @@ void Arranger::resize(const Form &form, const Spot &spot, std::byte *to, const s
         joins = keeps;
     }
     for (int k = 0; k < n_resized; ++k) params.axes[3 - n_resized + k] = resized[k];
+    if (n == 0) {  // rows are wanted
+        params.shape[0] = params.src_shape[0] = 1;
+        n = 1;
+    }
     params.ndim = n;
     std::byte *taken = scratch(0, static_cast<std::size_t>(nbytes));
     const Piece piece{spot.file, spot.swap, spot.first, &box, taken};

@@ -69,8 +69,9 @@ inline void check_windows(const Catalog &catalog, const Windows &windows, const 
     check_sizes(catalog, windows);
 }
 
-// Items of all fields are alike along the axes that they share, and each field along its own.
-inline void check_fields(const std::vector<Form> &forms) {
+// Items of all fields are alike along the axes that they share, and each field along its own. Where channels have
+// numbers of their own, samples show all of them.
+inline void check_fields(const std::vector<Form> &forms, const Windows &windows, const Fit &fit) {
     const Catalog &first = forms[0].reader->catalog();
     const std::int64_t n_items = first.n_items();
     for (const Form &form : forms) {
@@ -85,6 +86,12 @@ inline void check_fields(const std::vector<Form> &forms) {
             for (int axis = 0; axis < view.ndim; ++axis) {
                 const int shared = form.axes[static_cast<std::size_t>(axis)];
                 expect(view.shape[axis] == (shared >= 0 ? master.shape[shared] : like.shape[axis]), "arranger: fields differ in shape");
+                if (axis != form.channel_axis) continue;
+                const auto n = static_cast<std::int64_t>(form.scaling.channels.size() / 2);
+                const auto of = [&](const std::vector<std::int64_t> &numbers) { return numbers[static_cast<std::size_t>(shared)]; };
+                expect(view.shape[axis] == n && (shared < 0 || (windows.extent(shared, master.shape) == n && of(fit.size) < 0 &&
+                                                                (of(fit.to) < 0 || of(fit.to) >= n))),
+                       "arranger: expected all channels in each sample");
             }
         }
     }

@@ -106,7 +106,7 @@ std::shared_ptr<Catalog> make_catalog(const Array<std::uint32_t, 1> &file, const
     auto catalog = std::make_shared<Catalog>();
     const std::size_t n = file.size(), ndim = shape.shape(1);
     expect(offset.size() == n && flags.size() == n && shape.shape(0) == n, "catalog: columns differ in length");
-    const auto is_negative = [](std::int64_t n) { return n < 0; };
+    const auto is_negative = [](std::int64_t number) { return number < 0; };
     expect(std::none_of(shape.data(), shape.data() + shape.size(), is_negative) &&
                std::none_of(offset.data(), offset.data() + n, is_negative) &&
                std::none_of(sub_shape.begin(), sub_shape.end(), is_negative) && record_nbytes >= 1 && element_offset >= 0 &&
@@ -305,7 +305,7 @@ std::shared_ptr<Arranger> make_arranger(const std::vector<std::shared_ptr<Form>>
     }
     expect(fields[0].axes.size() == fit.ndim() && masked.size() == fit.ndim(), "arranger: expected one number per axis");
     for (int axis = 0; axis < ndim; ++axis) expect(fields[0].axes[static_cast<std::size_t>(axis)] == axis, "arranger: windows are those of the first field");
-    check_fields(fields);
+    check_fields(fields, *windows, fit);
     check_sizes(fields[0].reader->catalog(), *windows);
     return std::make_shared<Arranger>(std::move(fields), std::move(windows), fit, std::move(masked), is_packed);
 }
@@ -518,7 +518,8 @@ struct PyRun {
             std::memcpy(own->data, filled.block->data, others_nbytes);
             own->references.store(static_cast<int>(outputs.size()) - static_cast<int>(n_windows), std::memory_order_relaxed);
         }
-        filled.block->references.store(static_cast<int>(n_windows), std::memory_order_relaxed);
+        if (n_windows == 0) filled.block->drop_reference();  // nothing looks at it
+        else filled.block->references.store(static_cast<int>(n_windows), std::memory_order_relaxed);
         nb::list capsules;
         for (const Output &output : outputs) {
             Block *block = is_with_windows(output) ? filled.block : own;

@@ -312,9 +312,16 @@ void Run::fill_one_by_one(Share &share, std::int64_t first, std::int64_t last) {
             do {  // a stand-in that is larger than the batch is none
                 const u64 word = draw(key_, static_cast<u64>(wanted.item), wanted.crop, kReplace, tries++).low();
                 sample = order_.stand_in(word, locate);
-            } while (arranger != nullptr && tries < kMaxReplacements && !arranger->fits(sample, key_, share.extent));
-            if (arranger != nullptr && !arranger->fits(sample, key_, share.extent)) sample = wanted;
+            } while (arranger != nullptr && filling.filled.n > 1 && tries < kMaxReplacements &&
+                     !arranger->fits(sample, key_, share.extent));
             sample.valid = wanted.valid;
+            if (filling.filled.n == 1) {  // a batch of one has the shape of whatever is in it
+                if (arranger == nullptr) share.nbytes = pieces_.sample_nbytes(sample.item, share.extent);
+                else arranger->target({&sample, 1}, key_, share.extent);
+                std::copy(share.extent, share.extent + filling.filled.ndim, filling.filled.extent);
+            } else if (arranger != nullptr && !arranger->fits(sample, key_, share.extent)) {
+                sample = wanted;
+            }
         }
     }
 }

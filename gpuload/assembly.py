@@ -88,6 +88,12 @@ class Assembly:
         )
         self._journeys: dict[tuple[IoPlan, int], Journey] = {}
         self._check_inflated()
+        most = max(len(form.order) for form in arrangement.forms)
+        if not device.is_host and not arrangement.is_plain and most > MAX_AXES:
+            raise ValueError(
+                f"device: expected items of at most {MAX_AXES} axes on {device.name} where windows "
+                f'are more than cut and cast, got {most}; pass device="cpu"'
+            )
         self._held: list[cache.Plan] = []
         if options.cache is not None:
             self._held = [cache.plan(field.catalog) for field in source.fields]

@@ -105,7 +105,8 @@ class Dealer:
         if self._samples.has_buckets:
             key = self._whole_epoch(seed, epoch).key
             sizes = self._samples.sizes(listed.items)
-            listed = bucket(listed, sizes, key=key, is_shuffled=bool(o.shuffle or o.sampler))
+            is_shuffled = bool(o.shuffle) or o.sampler is not None
+            listed = bucket(listed, sizes, key=key, is_shuffled=is_shuffled)
         shares = self._share(len(listed.items), first=first)
         self._largest = max(self._largest, min(o.batch_size, shares.n_local))
         return shares, listed

@@ -22,7 +22,7 @@ RESIZE_MODES = ("nearest", "nearest-exact", "linear", "antialias", "area")  # of
 # Of three axes or more, a first or last one of so few elements, the same in all arrays or nearly
 # all, counts channels. "max" and the like do not pad it: a file of 5 channels among such of 6 is a
 # mistake.
-_MOST_CHANNELS = 16
+MOST_CHANNELS = 16
 
 To = int | str | None
 
@@ -47,8 +47,8 @@ class Pad:
             read), "crop" (cut to it, aligned), "resize" (made smaller along the axes that are too
             long).
         resize_mode: how, as of Resize.
-        bucket: let batches be made of samples of similar size: within runs of 4096 samples of
-            the epoch's order they are sorted by size, and blocks of 256 are shuffled.
+        bucket: let batches be made of samples of similar size: runs of 4096 samples of the
+            epoch's order are sorted by size, up to a tenth of it, and blocks of 64 are shuffled.
     """
 
     to: To | tuple[To, ...] = "max"
@@ -70,6 +70,8 @@ class Resize:
             make one where it shrinks) or "area". A dict gives it by field. None: "antialias" for
             floating values, "nearest" for whole numbers of further fields (masks); where the first
             field is of whole numbers, it must be said: images want "antialias", labels "nearest".
+            Blended values that are delivered as floating ones are computed as float32, or as
+            float64 where they are stored so.
     """
 
     size: int | tuple[int | None, ...]
@@ -216,7 +218,7 @@ def _checked(pad: Pad) -> Pad:
         ("mode", pad.mode, PAD_MODES),
         ("oversize", pad.oversize, _OVERSIZE),
     ):
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             listed = ", ".join(f'"{n}"' for n in names)
             raise ValueError(f"pad: expected one of {listed} as {what}, got {value!r}")
     if not isinstance(pad.bucket, bool):
@@ -320,12 +322,12 @@ class _Targets:
             return False
         values, counts = np.unique(self.contents[:, axis], return_counts=True)
         usual = int(values[counts.argmax()])
-        if usual > _MOST_CHANNELS or counts.max() * 2 <= n:
+        if usual > MOST_CHANNELS or counts.max() * 2 <= n:
             return False
         if len(values) == 1:
             return True
         other = self.contents[:, ndim - 1 - axis]
-        if other[0] <= _MOST_CHANNELS and (other == other[0]).all():
+        if other[0] <= MOST_CHANNELS and (other == other[0]).all():
             return False  # that one counts channels
         odd = int(np.flatnonzero(self.contents[:, axis] != usual)[0])
         like = int(np.flatnonzero(self.contents[:, axis] == usual)[0])

@@ -15,6 +15,7 @@ from gpuload.dtypes import INT64, Dtype
 
 _ALIGN = 64  # bytes; a cache line, and what vector loads like best
 _PAGE = 4096
+_MOST = 1 << 62  # bytes of a batch, below an overflow of int64
 _SMALL = 16  # windows of a field that are so many times smaller than others get memory apart
 MASK, PACKED = (
     -1,
@@ -136,7 +137,7 @@ def lay_out(
     rows = [_row_nbytes(column, window_elements) for column in columns]
     largest = max((n for n, c in zip(rows, columns, strict=True) if c.is_window), default=0)
     last = [
-        column.is_window and not (small_apart and nbytes * _SMALL <= largest)
+        column.is_window and not (small_apart and nbytes * _SMALL < largest)
         for column, nbytes in zip(columns, rows, strict=True)
     ]
     offsets, end, others = [0] * len(columns), 0, 0
@@ -149,6 +150,11 @@ def lay_out(
         offsets[i] = end
         row_nbytes = room if is_room and room is not None else rows[i]
         end += -(-batch_size * row_nbytes // _ALIGN) * _ALIGN
+    if end >= _MOST:
+        raise ValueError(
+            f"batch_size: expected batches of fewer than 2**62 bytes, got {end}; pass a smaller "
+            "batch_size=, pad= or resize="
+        )
     if room is not None and any(last):
         others = min(offsets[i] for i in range(len(columns)) if last[i])
     return BatchLayout(tuple(columns), tuple(offsets), max(end, _ALIGN), others)

@@ -15,6 +15,7 @@ from gpuload.arrangement import Arrangement
 from gpuload.batch import batch_type
 from gpuload.dtypes import Dtype
 from gpuload.fit import Pad, Resize
+from gpuload.options import MOST_THREADS, whole_number
 from gpuload.plan import plan_io
 from gpuload.progress import shown
 from gpuload.readers import posix
@@ -41,7 +42,7 @@ def load(
     layout: object = None,
     progress: bool = True,
     must_fit: bool = True,
-    threads: int | None = None,
+    threads: int | str | None = None,
 ) -> Any:
     """Read all items of a source into one tensor, which is allocated once.
 
@@ -54,7 +55,7 @@ def load(
         progress: show a bar, where standard error is a terminal.
         must_fit: refuse what does not fit in free memory. False lets the system swap, or end the
             process.
-        threads: native threads, None for the cores granted.
+        threads: native threads, None or "auto" for the cores granted.
 
     Returns:
         A NamedTuple (x, y): x (N, *shape) on the CPU, y the labels (whole numbers as int64) or
@@ -95,15 +96,19 @@ def load(
     ]
     if must_fit:
         _check_fits(shapes, arrangement, sum(sizes))
-    threads = system.cores() if threads is None else threads
-    arranger = _arranger(source, arrangement, threads)
+    if sum(sizes) >= 1 << 62:
+        raise ValueError(f"load: expected fewer than 2**62 bytes, got {sum(sizes)}")
+    if threads in (None, "auto"):
+        threads = system.cores()
+    n_threads = whole_number("threads", threads, 1, MOST_THREADS)
+    arranger = _arranger(source, arrangement, n_threads)
     memory = [_native.Resident(nbytes) for nbytes in sizes]
     what = f"loading {len(source)} items into {sum(sizes) / 1e6:,.1f} MB"
     step = max(1, _STEP_NBYTES * len(source) // max(sum(sizes), 1))
     with shown(what, sum(sizes), least_nbytes=0 if progress else sum(sizes) + 1) as advance:
         for first in range(0, len(source), step):
             last = min(first + step, len(source))
-            arranger.fill([m.address for m in memory], sizes, first, last, threads)
+            arranger.fill([m.address for m in memory], sizes, first, last, n_threads)
             advance(sum(sizes) * (last - first) // len(source))
     tensors = [
         _tensor(m, shape, form.delivered)

@@ -91,7 +91,8 @@ class DataLoader:
             where the stored or delivered type has more than 24 bits. mean and std are one number,
             or one for each channel. Values are then float32 unless dtype= says otherwise.
         layout: the order of axes: "channels_first" ("NCHW", "NCDHW"...) moves the last axis of
-            items to the front, "channels_last" ("NHWC"...) the first one to the end. crop=, pad=,
+            items to the front, "channels_last" ("NHWC"...) the first one to the end: it says what
+            is wanted of data that are stored the other way. crop=, pad=,
             flip= and the extra "start" count axes as they are stored.
         flip: axes along which windows are reversed at random, each half of the time.
         rot90: two axes; windows are turned in their plane by 0 to 3 quarters at random, as by
@@ -334,7 +335,7 @@ class DataLoader:
         generators: dict[torch.device, torch.Generator] = {}
 
         def make_and_transform(tensors: list[torch.Tensor]) -> Any:
-            device = tensors[0].device
+            device = _device_of(tensors)
             if device not in generators:
                 generators[device] = torch.Generator(device)
             begin = progress.shares.handed_out(progress.batches - 1)
@@ -373,7 +374,7 @@ class DataLoader:
         """What must be the same for a state to make sense."""
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
-        buckets = {"bucket": True} if self._samples.has_buckets else {}
+        buckets = {"bucket": self._samples.sizes_hash} if self._samples.has_buckets else {}
         return {
             "seed": self.seed,
             **buckets,
@@ -398,6 +399,11 @@ class DataLoader:
                 "another version, or of another loader"
             )
         mine = self._identity()
+        if "bucket" in state and "bucket" not in mine:
+            raise ValueError(
+                "state: expected one of a loader without buckets, got one with; pass bucket=True "
+                "to pad="
+            )
         for name in ("epoch", "samples", *mine):
             if name not in state:
                 raise ValueError(f"state: expected {name}, got {', '.join(state)}")
@@ -499,6 +505,18 @@ class DataLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.load_state_dict(state)
+
+
+def _device_of(batch: Any) -> torch.device:
+    """Where the first tensor of a batch lies."""
+    if isinstance(batch, torch.Tensor):
+        return batch.device
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(parts, Iterable) and not isinstance(batch, str | bytes):
+        for part in parts:
+            if (device := _device_of(part)).type != "cpu":
+                return device
+    return torch.device("cpu")
 
 
 def _check_pickles(transform: Callable[..., Any]) -> None:

@@ -15,7 +15,7 @@ from gpuload.pipeline import ON_ERROR
 EXTRAS = ("index", "crop", "start", "path", "valid", "mask", "lengths", "flip", "rot90")
 _EVEN = ("pad", "drop", "exact")
 _IO = ("auto", "pread", "mmap", "gds")
-_MOST_THREADS, _MOST_PREFETCH = 1024, 4096  # beyond these, a slip of the pen
+MOST_THREADS, _MOST_PREFETCH = 1024, 4096  # beyond these, a slip of the pen
 
 # What torch's own loader shows where nothing was passed; trainers look.
 TORCH_DEFAULTS: dict[str, Any] = {
@@ -142,7 +142,7 @@ def check_options(
         drop_last=bool(drop_last),
         seed=whole_number("seed", seed, None),
         prefetch=whole_number("prefetch", prefetch, 1, _MOST_PREFETCH),
-        threads=None if threads == "auto" else whole_number("threads", threads, 1, _MOST_THREADS),
+        threads=None if threads == "auto" else whole_number("threads", threads, 1, MOST_THREADS),
         io=_one_of("io", io, _IO),
         rank=rank,
         world_size=world_size,

@@ -21,8 +21,9 @@ _SHUFFLES = {False: 0, True: 1, "block": 2}
 _BUCKETS = 7  # purpose of gpuload/kernels/random.h
 
 # Samples of similar size come together within so many samples of an epoch's order, in blocks of so
-# many: several batches each.
-POOL, POOL_BLOCK = 4096, 256
+# many: some batches each. Sizes are taken for up to a tenth larger, at random, so that it is not
+# always the same samples that meet.
+POOL, POOL_BLOCK, JITTER = 4096, 64, 0.1
 
 # shuffle="block" mixes this many blocks of neighbouring samples at a time.
 BLOCKS_MIXED = 64
@@ -179,25 +180,34 @@ def list_samples(items: Ints, per_item: int) -> Listed:
 
 
 def bucket(listed: Listed, sizes: Ints, *, key: int, is_shuffled: bool) -> Listed:
-    """Bring samples of similar size together: each POOL of the order is sorted by size, and its
-    blocks of POOL_BLOCK are shuffled, but for one that is not full.
+    """Bring samples of similar size together: each POOL of the order is sorted by size, cut into
+    blocks of POOL_BLOCK from a random place on, and these are shuffled.
 
     Args:
         sizes: of each sample.
         key: of the epoch. The order depends on it and on the order before, not on batches.
     """
     n = len(sizes)
-    pools = np.arange(n) // POOL
-    by_size = np.lexsort((np.arange(n), sizes, pools))
+    numbers = np.arange(n)
+    pools = numbers // POOL
     if not is_shuffled:
-        return listed.take(by_size)
-    blocks = np.arange(n) // POOL_BLOCK
-    n_blocks = n // POOL_BLOCK + 1
-    counters = np.zeros((n_blocks, 4), np.uint32)
-    counters[:, 0], counters[:, 3] = np.arange(n_blocks), _BUCKETS << 16
-    words = np.asarray(_native.philox(key, counters))[:, 0].astype(np.int64)
-    words[n // POOL_BLOCK :] = 1 << 32  # comes last
-    return listed.take(by_size[np.lexsort((np.arange(n), blocks, words[blocks], pools))])
+        return listed.take(np.lexsort((numbers, sizes, pools)))
+    taken_for = sizes * (1 + JITTER * _words(key, n, 0) / 2**32)
+    by_size = np.lexsort((numbers, taken_for, pools))
+    per_pool = POOL // POOL_BLOCK + 1
+    first = (
+        _words(key, pools[-1] + 1, 1) % POOL_BLOCK
+    )  # of each pool, the length of its first block
+    block = pools * per_pool + (numbers % POOL + POOL_BLOCK - first[pools]) // POOL_BLOCK
+    word = _words(key, (pools[-1] + 1) * per_pool, 2)[block]
+    return listed.take(by_size[np.lexsort((numbers, block, word, pools))])
+
+
+def _words(key: int, n: int, what: int) -> Ints:
+    """Random numbers of 32 bits, one series for each thing that is drawn."""
+    counters = np.zeros((n, 4), np.uint32)
+    counters[:, 0], counters[:, 2], counters[:, 3] = np.arange(n), what, _BUCKETS << 16
+    return np.asarray(_native.philox(key, counters))[:, 0].astype(np.int64)
 
 
 def native_epoch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -55,6 +56,11 @@ class Items:
     def sizes(self, items: Ints) -> Ints:
         """Elements of a sample of each of these items."""
         return np.ones(len(items), np.int64)
+
+    @property
+    def sizes_hash(self) -> int:
+        """What tells other sizes from these."""
+        return 0
 
     def per_item_of_sampler(self) -> int:
         return 1
@@ -142,6 +148,10 @@ class Samples(Items):
     @property
     def has_buckets(self) -> bool:
         return self._bucket
+
+    @property
+    def sizes_hash(self) -> int:
+        return zlib.crc32(np.ascontiguousarray(self.fit.contents).tobytes())
 
     @property
     def cropped_axes(self) -> list[int]:

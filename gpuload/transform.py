@@ -16,7 +16,7 @@ from gpuload import dtypes
 from gpuload.catalog import Ints
 from gpuload.devices.params import MAX_AXES
 from gpuload.dtypes import DTYPES, Dtype
-from gpuload.fit import PAD_MODES, RESIZE_MODES, Fit, Pad, Resize
+from gpuload.fit import MOST_CHANNELS, PAD_MODES, RESIZE_MODES, Fit, Pad, Resize
 from gpuload.sources.source import Field, Source
 
 _BLENDING = ("linear", "antialias", "area")
@@ -67,8 +67,7 @@ class Form:
     def shape(self, target: Sequence[int]) -> tuple[int, ...]:
         """Of a sample as it is delivered; `target` is its shape along the axes of the first
         field."""
-        own = self.field.catalog.item_shape_of_array
-        axes = self.field.axes
+        own, axes = _shapes(self.field), self.field.axes
         return tuple(
             int(target[axes[a]]) if axes[a] >= 0 else int(own[:, a].max(initial=0))
             for a in self.order
@@ -114,8 +113,8 @@ def make_forms(
     forms = []
     for field in source.fields:
         name, stored = field.name, field.catalog.layout.dtype
-        shapes = field.catalog.item_shape_of_array
-        order, channels = _order(layout_of.get(name), shapes.shape[1])
+        shapes = _shapes(field)
+        order, channels = _order(layout_of.get(name), shapes)
         scaling, channel_axis = _scaling(
             scale_of.get(name), mean_of.get(name), std_of.get(name), shapes, channels
         )
@@ -146,11 +145,13 @@ def make_forms(
                 _resized(stored, delivered, mode),
             )
         )
-    for what, axes in (("flip", fit.flips), ("rot90", fit.turn or ())):
+    cut = np.flatnonzero((fit.contents != _shapes(source.fields[0])).any(axis=0)).tolist()
+    turns, moves = fit.turn or (), [*cropped, *resized, *cut]
+    for what, axes in (("flip", fit.flips), ("rot90", turns), ("crop, resize or pad", moves)):
         if any(form.channel_axis >= 0 and form.shared_channel_axis in axes for form in forms):
             raise ValueError(
                 f"{what}: expected other axes than that of channels with mean= or std= for each, "
-                f"got {axes}"
+                f"got {tuple(dict.fromkeys(axes))}"
             )
     return tuple(forms)
 
@@ -175,12 +176,17 @@ def _check_fields(source: Source, fit: Fit, moved: Sequence[int]) -> None:
         is_paired = any(axis >= 0 for axis in field.axes)
         lost = [axis for axis in moved if axis not in field.axes]
         if is_paired and lost and -1 in field.axes:
-            shapes = [f.catalog.item_shape_of_array[0].tolist() for f in (first, field)]
+            shapes = [_shapes(f)[0].tolist() for f in (first, field)]
             raise ValueError(
                 f"crop: expected no crop, resize, flip or pad along axis {lost[0]}, which "
                 f"{first.name} {tuple(shapes[0])} and {field.name} {tuple(shapes[1])} do not "
                 "share; pass None for it"
             )
+
+
+def _shapes(field: Field) -> Ints:
+    """Shapes (n, ndim) of the items of each array that some item lies in."""
+    return field.catalog.item_shape_of_array[field.catalog.used_arrays]
 
 
 def _by_field(what: str, value: object, names: Sequence[str]) -> dict[str, Any]:
@@ -221,8 +227,9 @@ def _delivered(stored: Dtype, dtype: object, *, is_scaled: bool) -> Dtype:
     return wanted
 
 
-def _order(layout: object, ndim: int) -> tuple[tuple[int, ...], int | None]:
+def _order(layout: object, shapes: Ints) -> tuple[tuple[int, ...], int | None]:
     """The order of axes that a layout stands for, and the axis of an item that counts channels."""
+    ndim = shapes.shape[1]
     plain = tuple(range(ndim))
     if layout is None:
         return plain, None
@@ -241,6 +248,14 @@ def _order(layout: object, ndim: int) -> tuple[tuple[int, ...], int | None]:
         )
     if ndim == 0:
         return plain, None
+    ends = (shapes[:, -1], shapes[:, 0]) if is_first else (shapes[:, 0], shapes[:, -1])
+    if ends[0].min() > MOST_CHANNELS >= ends[1].max() == ends[1].min():
+        where = ("last", "first") if is_first else ("first", "last")
+        raise ValueError(
+            f"layout: expected channels along the {where[0]} axis of items, which {layout!r} "
+            f"moves, got shape {tuple(map(int, shapes[0]))}; they are {where[1]} already, leave "
+            "layout= out"
+        )
     if is_first:
         return (ndim - 1, *range(ndim - 1)), ndim - 1
     return (*range(1, ndim), 0), 0
@@ -276,7 +291,7 @@ def _scaling(
 def _numbers(what: str, value: object) -> list[float]:
     try:
         numbers = np.asarray(value, np.float64).reshape(-1).tolist()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"{what}: expected a number or one for each channel, got {value!r}"
         ) from None
@@ -301,7 +316,7 @@ def _channel_axis(n: int, shapes: Ints, known: int | None) -> int:
 
 def _resize_mode(mode: object, stored: Dtype, *, is_first: bool, resizes: bool) -> str | None:
     """How a field is resized; None when it is not."""
-    if mode is not None and mode not in RESIZE_MODES:
+    if mode is not None and (not isinstance(mode, str) or mode not in RESIZE_MODES):
         listed = ", ".join(f'"{name}"' for name in RESIZE_MODES)
         raise ValueError(f"resize: expected one of {listed} as mode, got {mode!r}")
     if not resizes:
@@ -362,7 +377,10 @@ def _value_bytes(value: object, dtype: Dtype) -> bytes:
             f"pad: expected a value that {dtype.name} holds, got one of {value.bit_length()} bits"
         )
     one = torch.tensor([value], dtype=torch.complex128 if dtype.is_complex else torch.float64)
-    return bytes(one.to(dtype.torch).view(torch.uint8).numpy().tobytes())
+    stored = one.to(dtype.torch)
+    if torch.isfinite(one).all() and not torch.isfinite(stored).all():
+        raise ValueError(f"pad: expected a value that {dtype.name} holds, got {value}")
+    return bytes(stored.view(torch.uint8).numpy().tobytes())
 
 
 def mode_numbers(form: Form) -> tuple[int, int]:

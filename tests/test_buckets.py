@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpuload as gl
-from gpuload.order import POOL, POOL_BLOCK, Listed, bucket
+from gpuload.order import JITTER, POOL, POOL_BLOCK, Listed, bucket
 
 RNG = np.random.default_rng(0)
 N = 700
@@ -51,7 +51,7 @@ def test_less_is_padded(source):
         batches = list(loader(source, **options))
         return sum(int(b.lengths.sum()) for b in batches) / sum(b.x.numel() for b in batches)
 
-    assert share_of_data(bucket=True) > 0.9 > 0.7 > share_of_data(bucket=False)
+    assert share_of_data(bucket=True) > 0.87 > 0.7 > share_of_data(bucket=False)
 
 
 def test_epochs_differ_and_come_again(source):
@@ -83,8 +83,19 @@ def test_an_epoch_goes_on_where_it_was_left(source, stop):
 
 def test_a_state_without_buckets_is_refused(source):
     state = loader(source, bucket=False).state_dict()
-    with pytest.raises(ValueError, match="state: expected bucket, got "):
+    with pytest.raises(ValueError, match="state: expected bucket"):
         loader(source).load_state_dict(state)
+
+
+def test_a_state_with_buckets_is_refused_without(source):
+    state = loader(source).state_dict()
+    with pytest.raises(ValueError, match="state: expected one of a loader without buckets, got"):
+        loader(source, bucket=False).load_state_dict(state)
+
+
+def test_an_array_of_items_is_a_sampler(source):
+    got = in_a_row(loader(source, shuffle=False, sampler=np.arange(0, N, 7)))
+    assert sorted(got) == list(range(0, N, 7))
 
 
 def test_a_batch_sampler_decides_batches_itself(source):
@@ -112,21 +123,27 @@ def test_crops_count_as_large_as_they_are(source):
     assert sorted(seen) == [(i, c) for i in range(N) for c in range(2)]
 
 
+def test_small_sources_are_shuffled_too(tmp_path):
+    for i in range(60):
+        np.save(tmp_path / f"{i:02}.npy", np.zeros(20 + i % 7))
+    with loader(gl.open(tmp_path), batch_size=8, drop_last=True) as batches:
+        epochs = [in_a_row(batches) for _ in range(20)]
+        meetings = {frozenset(batch) for batch in indices(batches)}
+        again = {frozenset(batch) for batch in indices(batches)}
+    assert len({tuple(epoch) for epoch in epochs}) == 20
+    assert set().union(*epochs) == set(range(60))  # not always the same ones are dropped
+    assert meetings != again
+
+
 @settings(deadline=None, max_examples=50)
 @given(n=st.integers(1, 3 * POOL), key=st.integers(0, 2**64 - 1))
-def test_pools_keep_their_samples_and_blocks_are_runs_of_one_size(n, key):
-    sizes = np.random.default_rng(key).integers(1, 50, n)
+def test_pools_keep_their_samples_and_neighbours_are_of_similar_size(n, key):
+    sizes = np.random.default_rng(key).integers(20, 200, n)
     listed = Listed(np.arange(n), np.zeros(n, np.uint32))
     got = bucket(listed, sizes, key=key, is_shuffled=True).items
     for begin in range(0, n, POOL):
         pool = got[begin : begin + POOL]
         assert sorted(pool) == list(range(begin, min(begin + POOL, n)))
-        by_size = np.sort(sizes[pool])
-        runs = [sizes[pool[k : k + POOL_BLOCK]] for k in range(0, len(pool), POOL_BLOCK)]
-        assert all((np.diff(run) >= 0).all() for run in runs)
-        np.testing.assert_array_equal(np.sort(np.concatenate(runs)), by_size)
-        assert all(
-            (runs[a] <= runs[b].min()).all() or (runs[a] >= runs[b].max()).all()
-            for a in range(len(runs))
-            for b in range(a)
-        )
+        # Within a block sizes rise, but for the tenth that is drawn.
+        falls = (sizes[pool][1:] * (1 + JITTER) < sizes[pool][:-1]).sum()
+        assert falls <= len(pool) // POOL_BLOCK + 1

@@ -214,3 +214,29 @@ def test_large_batches_in_several_parts_are_skipped_right(tmp_path, io):
         batch = next(iter(loader))
     assert batch.index.tolist() == [0, 1, 3, 4, 6, 7]
     np.testing.assert_array_equal(batch.x, arrays[batch.index.numpy()])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"flip": 0}, {"scale": 1.0}], ids=["plain", "flip", "scale"]
+)
+def test_a_stand_in_has_a_shape_of_its_own(tmp_path, options):
+    for i, n in enumerate((4, 2, 6)):
+        np.save(tmp_path / f"{i}.npy", np.full((n, n), i, "f4"))
+    source = gl.open(tmp_path)
+    (tmp_path / "0.npy").write_bytes(b"")
+    loader = gl.DataLoader(source, 1, on_error="replace", extras="index", io="pread", **options)
+    for batch in loader:
+        (i,) = batch.index.tolist()
+        assert i in (1, 2)
+        assert batch.x.shape == (1, *source.shapes[i])
+        assert (batch.x == i).all()
+
+
+def test_windows_of_no_bytes_leave_no_memory_behind(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((40, 0, 3), "f4"))
+    source = gl.open(tmp_path / "a.npy", sample_axis=0)
+    source.labels = np.arange(40)
+    with gl.DataLoader(source, 2, flip=(1,)) as loader:
+        for _ in range(20):
+            assert [y for _, y in loader][-1].tolist() == [38, 39]
+        assert loader.stats().batch_blocks <= 70

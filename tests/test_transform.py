@@ -121,3 +121,9 @@ def test_datasets_are_transformed_too():
     dataset = gl.dataset([torch.tensor([float(i)]) for i in range(6)])
     batches = gl.DataLoader(dataset, 3, transform=lambda batch, _: batch * 10)
     assert epoch(batches) == [[[0.0], [10.0], [20.0]], [[30.0], [40.0], [50.0]]]
+
+
+def test_batches_of_several_parts_are_transformed_too():
+    pairs = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
+    batches = gl.DataLoader(gl.dataset(pairs), 2, transform=lambda batch, _: batch[0] + batch[1])
+    assert epoch(batches) == [[0.0, 2.0], [4.0, 6.0]]

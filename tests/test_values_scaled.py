@@ -310,3 +310,34 @@ def test_the_loader_says_what_it_does_to_values(images):
     source, _ = images
     with gl.DataLoader(source, scale=1 / 255) as loader:
         assert "uint8 -> float32 scaled" in loader.describe()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"crop": gl.RandomCrop((4, 4, 2))},
+        {"pad": gl.Pad((8, 9, 4), oversize="crop")},
+        {"resize": gl.Resize((None, None, 12), "nearest")},
+    ],
+    ids=["crop", "pad", "resize"],
+)
+def test_numbers_for_each_channel_want_all_channels(tmp_path, options):
+    source = save(tmp_path / "a", [some((8, 9, 6), seed=1)])
+    rule = r"^crop, resize or pad: expected other axes than that of channels with mean= or std="
+    with pytest.raises(ValueError, match=rule):
+        gl.DataLoader(source, mean=tuple(range(6)), **options)
+
+
+def test_channels_that_are_there_already_are_not_moved(tmp_path):
+    first = save(tmp_path / "a", [some((3, 20, 30), seed=1)])
+    last = save(tmp_path / "b", [some((20, 30, 3), seed=1)])
+    with pytest.raises(ValueError, match="layout: expected channels along the last axis of items"):
+        gl.DataLoader(first, layout="NCHW")
+    with pytest.raises(ValueError, match="layout: expected channels along the first axis of items"):
+        gl.DataLoader(last, layout="channels_last")
+
+
+def test_only_arrays_in_use_count(tmp_path):
+    source = save(tmp_path / "a", [some((5, 6, n), seed=1) for n in (3, 3, 2)]).select([0, 1])
+    (batch,) = gl.DataLoader(source, 2, mean=(1, 2, 3), pad=gl.Pad())
+    assert batch.x.shape == (2, 5, 6, 3) if hasattr(batch, "x") else batch.shape == (2, 5, 6, 3)

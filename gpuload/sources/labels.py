@@ -206,5 +206,7 @@ def as_numbers(labels: Any, *, where: str = "labels") -> npt.NDArray[Any]:
 def _array(labels: Any) -> npt.NDArray[Any]:
     try:
         return np.asarray(labels)
+    except TypeError as error:
+        raise TypeError(f"labels: expected numbers, got {error}") from None
     except ValueError:
         raise ValueError("labels: expected rows of one shape, got rows of several") from None

@@ -512,7 +512,7 @@ def _device_of(batch: Any) -> torch.device:
     if isinstance(batch, torch.Tensor):
         return batch.device
     parts = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(parts, Iterable) and not isinstance(batch, str | bytes):
+    if isinstance(batch, tuple | list | Mapping):
         for part in parts:
             if (device := _device_of(part)).type != "cpu":
                 return device

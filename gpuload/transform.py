@@ -98,7 +98,8 @@ def make_forms(
     names = [field.name for field in source.fields]
     resized = [axis for axis, n in enumerate(fit.size) if n >= 0]
     padded = [axis for axis, pads in enumerate(fit.pads) if pads]
-    _check_fields(source, fit, [*cropped, *resized, *fit.flips, *padded])
+    cut = np.flatnonzero((fit.contents != _shapes(source.fields[0])).any(axis=0)).tolist()
+    _check_fields(source, fit, [*cropped, *cut, *resized, *fit.flips, *padded])
 
     def by_field(what: str, value: object) -> dict[str, Any]:
         return _by_field(what, value, names)
@@ -145,7 +146,6 @@ def make_forms(
                 _resized(stored, delivered, mode),
             )
         )
-    cut = np.flatnonzero((fit.contents != _shapes(source.fields[0])).any(axis=0)).tolist()
     turns, moves = fit.turn or (), [*cropped, *resized, *cut]
     for what, axes in (("flip", fit.flips), ("rot90", turns), ("crop, resize or pad", moves)):
         if any(form.channel_axis >= 0 and form.shared_channel_axis in axes for form in forms):

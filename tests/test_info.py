@@ -307,17 +307,12 @@ def test_a_terminal_without_unicode_gets_other_bars(save):
             1,
             "Error: missing: expected a file, a folder or a glob, got nothing there\n",
         ),
-        (
-            ["mixed"],
-            1,
-            "Error: mixed: expected either .npy or .npz files or class folders, got 1 files",
-        ),
         (["broken"], 1, "Error: expected at least one readable file of 1, got none; first: broken"),
         (["mixed", "--sample-axis", "-1"], 2, "--sample-axis"),
         (["mixed", "--labels", "some"], 2, "--labels"),
         ([], 2, "Missing argument 'PATH'"),
     ],
-    ids=["missing", "mixed", "broken", "axis", "labels", "no path"],
+    ids=["missing", "broken", "axis", "labels", "no path"],
 )
 def test_an_error_is_one_line(run, monkeypatch, tmp_path, save, arguments, code, message):
     save([(2,)], folder="mixed")
@@ -336,6 +331,19 @@ def test_files_and_folders_are_read_together_without_labels(found, save):
     save([(2,)], folder="mixed/sub")
     info = found(save([(2,)] * 2, folder="mixed"), "--labels", "none")
     assert (info["n_items"], info["classes"]) == (3, None)
+
+
+@pytest.mark.parametrize("messy", ["a file beside folders", "an empty folder"])
+def test_folders_that_are_no_class_tree_are_told(found, save, tmp_path, messy):
+    folder = save([(2,)], folder="messy/sub").parent
+    if messy == "an empty folder":
+        (folder / "empty").mkdir()
+    else:
+        save([(2,)], folder="messy")
+    info = found(folder)
+    assert info["n_items"] == (1 if messy == "an empty folder" else 2)
+    assert info["classes"] is None
+    assert [suspect["rule"] for suspect in info["suspects"]] == ["folders"]
 
 
 def test_a_warning_of_open_is_told(found, run, tmp_path, save):

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from gpuload import sources
-from gpuload.errors import FormatError
+from gpuload.errors import FormatError, MissingError
 from gpuload.info import suspects
 from gpuload.info.kinds import Kind, describe
 from gpuload.info.suspects import Suspect
 from gpuload.sources import Source
-from gpuload.sources.folder import find
+from gpuload.sources.folder import Found, find
 
 SCHEMA = 1
 
@@ -56,11 +56,11 @@ def examine(
 
     Raises:
         MissingError: nothing is at `path`.
-        FormatError: a folder mixes files and class folders, or no file can be read.
+        FormatError: no file can be read.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = find(path, use_classes=use_classes, order=None)
+        found, mixed = _find(path, use_classes=use_classes)
         groups, unreadable = _groups(found.paths, sample_axis=sample_axis, key=key, member=member)
     kinds = tuple(describe(group) for group in groups)
     classes = None
@@ -75,11 +75,24 @@ def examine(
         classes=classes,
         kinds=kinds,
         suspects=(
+            *mixed,
             *(Suspect(name, "unreadable", reason) for name, reason in unreadable.items()),
             *suspects.find(groups),
         ),
         warnings=tuple(dict.fromkeys(str(warning.message) for warning in caught)),
     )
+
+
+def _find(path: str, *, use_classes: bool) -> tuple[Found, list[Suspect]]:
+    """The files at a path; without classes where folders are no class tree, which is told."""
+    try:
+        return find(path, use_classes=use_classes, order=None), []
+    except MissingError:
+        raise
+    except FormatError as error:
+        if not use_classes:
+            raise
+        return find(path, use_classes=False, order=None), [Suspect(path, "folders", str(error))]
 
 
 def _groups(

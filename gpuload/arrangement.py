@@ -68,6 +68,17 @@ class Arrangement:
             "rot90": Column("rot90", INT64, ()),
         }
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Of a thread, for the largest window on its way to another size."""
+        samples = self.samples
+        before, after = (
+            int(extents.prod(axis=1).max(initial=0))
+            for extents in (samples.geometry.extents, samples.fit.contents)
+        )
+        resized = [form for form in self.forms if form.resize_mode is not None]
+        return sum(before * f.stored.nbytes + after * f.resized.nbytes for f in resized)
+
     def crossing(self, form: Form) -> Dtype:
         """The element type that is packed: the smaller of what is stored and what is delivered."""
         if form.resize_mode is not None:

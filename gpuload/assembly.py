@@ -355,6 +355,7 @@ class Assembly:
         journey = self._journey(plan, largest_batch)
         depth = self._ahead(journey, plan).depth
         scratch = plan.threads * plan.max_nbytes if plan.io == "pread" else 0
+        scratch += plan.threads * self._arrangement.scratch_nbytes
         filled, on_device = journey.layout.nbytes, depth * journey.device_nbytes
         if journey.route is not None:  # batches that wait, and those with the consumer
             on_device += (2 * depth + 3) * journey.route.batch.nbytes + journey.constants_nbytes

@@ -326,9 +326,6 @@ class _Targets:
             return False
         if len(values) == 1:
             return True
-        other = self.contents[:, ndim - 1 - axis]
-        if other[0] <= MOST_CHANNELS and (other == other[0]).all():
-            return False  # that one counts channels
         odd = int(np.flatnonzero(self.contents[:, axis] != usual)[0])
         like = int(np.flatnonzero(self.contents[:, axis] == usual)[0])
         raise ValueError(

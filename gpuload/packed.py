@@ -42,7 +42,13 @@ class PackedWay:
         return self.slab.fields()[0][0] + filled.packed_end
 
     def windows_nbytes(self, filled: Filled) -> int:
-        return self.batch.nbytes - self.batch.others_nbytes
+        ends = [0]
+        for column, offset, shape in zip(
+            self.batch.columns, self.batch.offsets, filled.shapes, strict=False
+        ):
+            if column.is_window:
+                ends.append(offset + math.prod(shape) * column.dtype.nbytes)
+        return max(ends) - self.batch.others_nbytes if len(ends) > 1 else 0
 
     def moves(self, filled: Filled) -> Sequence[tuple[int, int, int]]:
         """The mask, which the host has made."""

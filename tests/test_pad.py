@@ -381,3 +381,11 @@ def test_the_loader_says_that_it_pads(ragged):
         assert "5x3 and other shapes, padded to 6x7, float32" in loader.describe()
     with gl.DataLoader(source, 2, pad=gl.Pad("batch")) as loader:
         assert "padded to at most 6x7" in loader.describe()
+
+
+def test_a_file_of_fewer_channels_is_named_also_where_other_axes_are_short(tmp_path):
+    arrays = [np.zeros((8, n, c), "f4") for n, c in ((5, 6), (9, 6), (7, 5), (8, 6))]
+    source = save(tmp_path / "a", arrays)
+    rule = r"002\.npy: expected 6 elements along axis 2 as in .*000\.npy and 2 more, got 5"
+    with pytest.raises(ValueError, match=rule):
+        gl.DataLoader(source, 2, pad=gl.Pad("max"))

@@ -77,7 +77,7 @@ class PackedWay:
         return [channels for channels in self.channels if channels is not None]
 
     def reads(self, slab: torch.Tensor, n: int) -> torch.Tensor:
-        raise NotImplementedError("packed windows are read by the host")
+        return torch.empty((0, 4), dtype=torch.int64)  # the host reads everything
 
     def _operations(
         self,

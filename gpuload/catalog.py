@@ -177,6 +177,12 @@ class Catalog:
             return np.flatnonzero(np.diff(self.row_ends, prepend=0)).astype(np.int64)
         return np.unique(self.array_of(np.arange(len(self.selected), dtype=np.int64)))
 
+    @cached_property
+    def item_shape_of_used(self) -> Ints:
+        """Shapes (n_used, item_ndim) of the items of each array of `used_arrays`."""
+        shapes, used = self.item_shape_of_array, self.used_arrays
+        return shapes if len(used) == len(shapes) else shapes[used]
+
     def compact(self) -> Catalog:
         """The table with only the arrays that items lie in; items stay as they are."""
         used = self.used_arrays

@@ -169,7 +169,7 @@ def resolve_fit(
     largest = tuple(targets.largest(axis, to[axis], multiple[axis]) for axis in range(ndim))
     if turn is not None:
         _check_turn(turn, list(zip(to, multiple, strict=True)), alone, contents, name)
-    shrinks = pad.oversize == "resize" and _is_too_large(contents, to)
+    shrinks = pad.oversize == "resize" and len(_too_large(contents, to)) > 0
     if pad.oversize == "error":
         _check_fit(contents, to, name)
     for axis in range(ndim):
@@ -187,9 +187,10 @@ def resolve_fit(
                 f"resize: expected at most 3 axes to resize, got {n_resized}; write None for "
                 "those that keep their extent"
             )
-    fitted = np.where(
-        np.array(to, np.int64) >= 0, np.minimum(contents, np.maximum(to, 0)), contents
-    )
+    fitted = contents
+    if max(to, default=-1) >= 0:
+        wanted = np.array(to, np.int64)
+        fitted = np.where(wanted >= 0, np.minimum(contents, wanted), contents)
     pads = tuple(
         not alone[axis] and bool((fitted[:, axis] != largest[axis]).any()) for axis in range(ndim)
     )
@@ -335,16 +336,16 @@ class _Targets:
         )
 
 
-def _is_too_large(contents: Ints, to: Sequence[int]) -> bool:
+def _too_large(contents: Ints, to: Sequence[int]) -> Ints:
+    """Windows that do not fit, by number."""
     wanted = np.array(to, np.int64)
-    return bool(((wanted >= 0) & (contents > wanted)).any())
+    return np.flatnonzero(((wanted >= 0) & (contents > wanted)).any(axis=1))
 
 
 def _check_fit(contents: Ints, to: Sequence[int], name: Callable[[int], str]) -> None:
     if max(to, default=-1) < 0:
         return
-    wanted = np.array(to, np.int64)
-    large = np.flatnonzero(((wanted >= 0) & (contents > wanted)).any(axis=1))
+    large = _too_large(contents, to)
     if len(large):
         k = int(large[0])
         limits = tuple(None if n < 0 else n for n in to)

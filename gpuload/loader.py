@@ -239,7 +239,6 @@ class DataLoader:
                 layout=layout,
                 pad=pad,
                 resize=resize,
-                cropped=samples.cropped_axes,
             )
             self._samples = samples
             self._assembly = Assembly(

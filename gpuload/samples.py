@@ -127,8 +127,7 @@ class Samples(Items):
         catalog = source.catalog
         self._source = source
         self._used = catalog.used_arrays
-        shapes = catalog.item_shape_of_array
-        self.shapes = shapes if len(self._used) == len(shapes) else shapes[self._used]
+        self.shapes = catalog.item_shape_of_used
         self.geometry: Geometry = resolve(
             crop, self.shapes, self._name, may_stick_out=pad is not None
         )
@@ -152,11 +151,6 @@ class Samples(Items):
     @property
     def sizes_hash(self) -> int:
         return zlib.crc32(np.ascontiguousarray(self.fit.contents).tobytes())
-
-    @property
-    def cropped_axes(self) -> list[int]:
-        """Axes along which some window is not the whole item."""
-        return np.flatnonzero((self.geometry.extents != self.shapes).any(axis=0)).tolist()
 
     def sizes(self, items: Ints) -> Ints:
         used = np.searchsorted(self._used, self._source.catalog.array_of(items))

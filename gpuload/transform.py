@@ -67,7 +67,7 @@ class Form:
     def shape(self, target: Sequence[int]) -> tuple[int, ...]:
         """Of a sample as it is delivered; `target` is its shape along the axes of the first
         field."""
-        own, axes = _shapes(self.field), self.field.axes
+        own, axes = self.field.catalog.item_shape_of_used, self.field.axes
         return tuple(
             int(target[axes[a]]) if axes[a] >= 0 else int(own[:, a].max(initial=0))
             for a in self.order
@@ -85,12 +85,10 @@ def make_forms(
     layout: object,
     pad: Pad | None,
     resize: Resize | None,
-    cropped: Sequence[int] = (),
 ) -> tuple[Form, ...]:
     """How the fields of a source are delivered.
 
-    Each argument is one value, meant for the first field, or a dict of values by field; `cropped`
-    are the axes of the first field along which windows are cut.
+    Each argument is one value, meant for the first field, or a dict of values by field.
 
     Raises:
         TypeError, ValueError: an argument is not as DataLoader says, or names no field.
@@ -98,8 +96,9 @@ def make_forms(
     names = [field.name for field in source.fields]
     resized = [axis for axis, n in enumerate(fit.size) if n >= 0]
     padded = [axis for axis, pads in enumerate(fit.pads) if pads]
-    cut = np.flatnonzero((fit.contents != _shapes(source.fields[0])).any(axis=0)).tolist()
-    _check_fields(source, fit, [*cropped, *cut, *resized, *fit.flips, *padded])
+    is_cut = (fit.contents != source.catalog.item_shape_of_used).any(axis=0)
+    moved = [*np.flatnonzero(is_cut).tolist(), *resized]
+    _check_fields(source, fit, [*moved, *fit.flips, *padded])
 
     def by_field(what: str, value: object) -> dict[str, Any]:
         return _by_field(what, value, names)
@@ -114,7 +113,7 @@ def make_forms(
     forms = []
     for field in source.fields:
         name, stored = field.name, field.catalog.layout.dtype
-        shapes = _shapes(field)
+        shapes = field.catalog.item_shape_of_used
         order, channels = _order(layout_of.get(name), shapes)
         scaling, channel_axis = _scaling(
             scale_of.get(name), mean_of.get(name), std_of.get(name), shapes, channels
@@ -146,8 +145,8 @@ def make_forms(
                 _resized(stored, delivered, mode),
             )
         )
-    turns, moves = fit.turn or (), [*cropped, *resized, *cut]
-    for what, axes in (("flip", fit.flips), ("rot90", turns), ("crop, resize or pad", moves)):
+    turns = fit.turn or ()
+    for what, axes in (("flip", fit.flips), ("rot90", turns), ("crop, resize or pad", moved)):
         if any(form.channel_axis >= 0 and form.shared_channel_axis in axes for form in forms):
             raise ValueError(
                 f"{what}: expected other axes than that of channels with mean= or std= for each, "
@@ -176,17 +175,12 @@ def _check_fields(source: Source, fit: Fit, moved: Sequence[int]) -> None:
         is_paired = any(axis >= 0 for axis in field.axes)
         lost = [axis for axis in moved if axis not in field.axes]
         if is_paired and lost and -1 in field.axes:
-            shapes = [_shapes(f)[0].tolist() for f in (first, field)]
+            shapes = [f.catalog.item_shape_of_used[0].tolist() for f in (first, field)]
             raise ValueError(
                 f"crop: expected no crop, resize, flip or pad along axis {lost[0]}, which "
                 f"{first.name} {tuple(shapes[0])} and {field.name} {tuple(shapes[1])} do not "
                 "share; pass None for it"
             )
-
-
-def _shapes(field: Field) -> Ints:
-    """Shapes (n, ndim) of the items of each array that some item lies in."""
-    return field.catalog.item_shape_of_array[field.catalog.used_arrays]
 
 
 def _by_field(what: str, value: object, names: Sequence[str]) -> dict[str, Any]:

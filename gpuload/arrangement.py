@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 from gpuload import _native
 from gpuload.dtypes import BOOL, INT64, Dtype
+from gpuload.fit import Pad, Resize
 from gpuload.layout import MASK, Column
 from gpuload.samples import Samples
-from gpuload.transform import Form, Scaling, mode_numbers
+from gpuload.sources.source import Source
+from gpuload.transform import Form, Scaling, make_forms, mode_numbers
+from gpuload.window import Crop
 
 TOLD = ("mask", "lengths", "flip", "rot90")  # extras that say how a window fills its sample
 
@@ -129,3 +132,32 @@ class Arrangement:
             form.channel_axis,
             form.scaling,
         )
+
+
+def arrange(
+    source: Source,
+    *,
+    pad: Pad | None,
+    resize: Resize | None,
+    is_batched: bool,
+    crop: Crop | None = None,
+    flip: object = (),
+    rot90: object = None,
+    tells: bool = False,
+    **delivery: object,
+) -> Arrangement:
+    """Check what is asked of a source, and say how its samples are made.
+
+    Args:
+        source: at least one item.
+        is_batched: samples are stacked, so windows have one shape where nothing pads them.
+        delivery: dtype, scale, mean, std and layout, as of make_forms.
+
+    Raises:
+        TypeError, ValueError: an argument is not as DataLoader says.
+    """
+    samples = Samples(source, crop, pad=pad, resize=resize, flip=flip, rot90=rot90)
+    if is_batched:
+        samples.expect_uniform()
+    forms = make_forms(source, samples.fit, pad=pad, resize=resize, **delivery)
+    return Arrangement(samples, forms, tells)

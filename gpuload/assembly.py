@@ -23,7 +23,6 @@ from gpuload.pipeline import Flight, Job, Pipeline
 from gpuload.plan import Ahead, IoPlan, plan_ahead, plan_io
 from gpuload.readers import posix
 from gpuload.resident import Resident, ResidentFlight, Tables, hold
-from gpuload.samples import Samples
 from gpuload.sources.source import Source
 from gpuload.stats import Stats
 from gpuload.transform import Scaling
@@ -62,19 +61,18 @@ class Assembly:
     def __init__(
         self,
         source: Source,
-        samples: Samples,
+        arrangement: Arrangement,
         options: Options,
         *,
         device: Device,
         why_device: str,
-        arrangement: Arrangement,
     ) -> None:
         self._source = source
-        self._samples = samples
+        self._arrangement = arrangement
+        self._samples = arrangement.samples
         self._options = options
         self._device = device
         self._why_device = why_device
-        self._arrangement = arrangement
         self._stored = source.catalog.layout.dtype
         self._dtype = arrangement.forms[0].delivered
         self._labels = source.labels

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from gpuload import _native, system
-from gpuload.arrangement import Arrangement
+from gpuload.arrangement import Arrangement, arrange
 from gpuload.batch import batch_type
 from gpuload.dtypes import Dtype
 from gpuload.fit import Pad, Resize
@@ -19,12 +19,11 @@ from gpuload.options import MOST_THREADS, whole_number
 from gpuload.plan import plan_io
 from gpuload.progress import shown
 from gpuload.readers import posix
-from gpuload.samples import Samples
 from gpuload.sources import open as open_source
 from gpuload.sources.folder import Where
 from gpuload.sources.labels import label_tensor
 from gpuload.sources.source import Source
-from gpuload.transform import Scaling, make_forms
+from gpuload.transform import Scaling
 
 _HEADROOM_NBYTES = 64 << 20  # of free memory that is left
 _STEP_NBYTES = 64 << 20  # made between two looks at the progress bar and at Ctrl-C
@@ -75,22 +74,19 @@ def load(
         )
     if len(source) == 0:
         raise ValueError("source: expected at least one item, got none")
-    samples = Samples(source, None, pad=pad, resize=resize)
-    if len(source) > 1:
-        samples.expect_uniform()
-    forms = make_forms(
+    arrangement = arrange(
         source,
-        samples.fit,
+        pad=pad,
+        resize=resize,
         dtype=dtype,
         scale=scale,
         mean=mean,
         std=std,
         layout=layout,
-        pad=pad,
-        resize=resize,
+        is_batched=len(source) > 1,
     )
-    arrangement = Arrangement(samples, forms)
-    shapes = [(len(source), *form.shape(samples.fit.largest)) for form in forms]
+    forms, largest = arrangement.forms, arrangement.samples.fit.largest
+    shapes = [(len(source), *form.shape(largest)) for form in forms]
     sizes = [
         math.prod(shape) * form.delivered.nbytes for shape, form in zip(shapes, forms, strict=True)
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpuload.arrangement import TOLD, Arrangement
+from gpuload.arrangement import TOLD, arrange
 from gpuload.assembly import Assembly, Memory
 from gpuload.batch import batch_type
 from gpuload.deal import Dealer
@@ -24,11 +24,10 @@ from gpuload.options import TORCH_DEFAULTS, check_options, whole_number
 from gpuload.order import Shares, native_epoch
 from gpuload.pipeline import Flight, another_process
 from gpuload.randomness import batch_seed
-from gpuload.samples import Items, Samples
+from gpuload.samples import Items
 from gpuload.sources.dataset import DatasetSource
 from gpuload.sources.source import Source
 from gpuload.stats import Stats
-from gpuload.transform import make_forms
 from gpuload.window import Crop
 
 _STATE_SCHEMA = 1
@@ -226,31 +225,23 @@ class DataLoader:
                 source, self._samples, self._options, device=on, why_device=why
             )
         else:
-            samples = Samples(source, crop, pad=pad, resize=resize, flip=flip, rot90=rot90)
-            if batch_sampler is not None or self._options.batch_size > 1:
-                samples.expect_uniform()
-            forms = make_forms(
+            arrangement = arrange(
                 source,
-                samples.fit,
+                crop=crop,
+                pad=pad,
+                resize=resize,
+                flip=flip,
+                rot90=rot90,
                 dtype=dtype,
                 scale=scale,
                 mean=mean,
                 std=std,
                 layout=layout,
-                pad=pad,
-                resize=resize,
+                is_batched=batch_sampler is not None or self._options.batch_size > 1,
+                tells=any(name in TOLD for name in self._options.extras),
             )
-            self._samples = samples
-            self._assembly = Assembly(
-                source,
-                samples,
-                self._options,
-                device=on,
-                why_device=why,
-                arrangement=Arrangement(
-                    samples, forms, tells=any(name in TOLD for name in self._options.extras)
-                ),
-            )
+            self._samples = arrangement.samples
+            self._assembly = Assembly(source, arrangement, self._options, device=on, why_device=why)
         self._dealer = Dealer(self._samples, self._options)
         self._fingerprint: str | None = None
         self._epoch = self._first = 0

@@ -1,18 +1,18 @@
 #include "npy.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "workers.hpp"
 
 namespace gpuload {
 namespace {
@@ -165,24 +165,13 @@ NpyHeader read_from(int fd, Texts &texts) {
     return ends_as(NpyHeader::Status::other);
 }
 
-// Call `work(i)` for i of [0, n), on several threads.
+// Call `work(i)` for i of [0, n), on several threads that take blocks of them.
 template <class Function>
-void spread(std::size_t n, int n_threads, const Function &work) {
+void in_blocks(std::size_t n, int n_threads, const Function &work) {
     constexpr std::size_t block = 64;
-    std::atomic<std::size_t> next{0};
-    const auto loop = [&] {
-        for (std::size_t begin; (begin = next.fetch_add(block)) < n;)
-            for (std::size_t i = begin; i < std::min(begin + block, n); ++i) work(i);
-    };
-    std::vector<std::thread> threads;
-    const std::size_t wanted = std::min<std::size_t>(static_cast<std::size_t>(std::max(n_threads, 1)), n / block + 1);
-    try {
-        for (std::size_t i = 1; i < wanted; ++i) threads.emplace_back(loop);
-    } catch (const std::system_error &) {
-        // No more threads to be had: this one does the work.
-    }
-    loop();
-    for (std::thread &thread : threads) thread.join();
+    in_parallel((n + block - 1) / block, n_threads, [&](std::size_t k) {
+        for (std::size_t i = k * block; i < std::min((k + 1) * block, n); ++i) work(i);
+    });
 }
 
 }  // namespace
@@ -232,12 +221,12 @@ NpyHeader read_npy_header(const std::string &path, Texts &texts) {
 std::vector<NpyHeader> read_npy_headers(const Paths &paths, int n_threads) {
     std::vector<NpyHeader> headers(paths.size());
     Texts texts;
-    spread(paths.size(), n_threads, [&](std::size_t i) { headers[i] = read_npy_header(paths[i], texts); });
+    in_blocks(paths.size(), n_threads, [&](std::size_t i) { headers[i] = read_npy_header(paths[i], texts); });
     return headers;
 }
 
 void stat_files(const Paths &paths, int n_threads, std::int64_t *nbytes, std::int64_t *mtime_ns) {
-    spread(paths.size(), n_threads, [&](std::size_t i) {
+    in_blocks(paths.size(), n_threads, [&](std::size_t i) {
         struct stat status;
         const bool found = ::stat(paths[i].c_str(), &status) == 0;
         nbytes[i] = found ? status.st_size : -1;

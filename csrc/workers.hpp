@@ -34,8 +34,8 @@ class Work {
     int active_ = 0;  // threads in execute; guarded by the mutex of the workers
 };
 
-// Do `work(i)` for each i of [0, n) on the calling thread and `n_threads` - 1 others. Throws what one of them threw, when
-// all have stopped.
+// Do `work(i)` for each i of [0, n) on the calling thread and at most `n_threads` - 1 others. Throws what one of them threw,
+// when all have stopped.
 template <class Do>
 void in_parallel(std::size_t n, int n_threads, const Do &work) {
     std::atomic<std::size_t> next{0};
@@ -54,7 +54,7 @@ void in_parallel(std::size_t n, int n_threads, const Do &work) {
     };
     std::vector<std::thread> threads;
     try {
-        for (int i = 1; i < n_threads; ++i) threads.emplace_back(share);
+        for (int i = 1; i < n_threads && static_cast<std::size_t>(i) < n; ++i) threads.emplace_back(share);
     } catch (const std::system_error &) {
         // No more threads are to be had: those that run do the work.
     }

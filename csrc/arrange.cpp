@@ -100,7 +100,7 @@ Shown Arranger::show(const Sample &sample, u64 key) const {
 
 void Arranger::target(std::span<const Sample> batch, u64 key, std::int64_t *target) const {
     if (is_steady()) {  // of all samples alike
-        for (std::size_t j = 0; j < fit_.ndim(); ++j) target[forms_[0].order[j]] = steady_[0].spot.shape_at[j];
+        std::copy_n(largest(), fit_.ndim(), target);
         return;
     }
     std::fill(target, target + fit_.ndim(), 0);
@@ -113,15 +113,6 @@ bool Arranger::fits(const Sample &sample, u64 key, const std::int64_t *target) c
     std::int64_t own[kMaxNdim] = {};
     fit_.enlarge(show(sample, key), own);
     return std::equal(own, own + fit_.ndim(), target, [](std::int64_t n, std::int64_t most) { return n <= most; });
-}
-
-void Arranger::largest(std::int64_t *target) const {
-    std::fill(target, target + fit_.ndim(), 0);
-    const Catalog &catalog = forms_[0].reader->catalog();
-    for (std::int64_t item = 0; item < catalog.n_items(); item += catalog.is_uniform ? std::max<std::int64_t>(catalog.n_items(), 1) : 1)
-        fit_.enlarge(show({item, 0, true}, 0), target);
-    if (fit_.is_turned()) target[fit_.turn_from] = target[fit_.turn_to] = std::max(target[fit_.turn_from], target[fit_.turn_to]);
-    fit_.round(target);
 }
 
 std::vector<std::int64_t> Arranger::shape(std::size_t field, const std::int64_t *target) const {
@@ -159,18 +150,27 @@ std::int64_t Arranger::packed_nbytes(std::size_t field, const View &view, const 
     return round_up(nbytes);
 }
 
-std::int64_t Arranger::room() const {
-    std::int64_t most = 0;
-    bool is_uniform = true;
-    for (const Form &form : forms_) is_uniform = is_uniform && form.reader->catalog().is_uniform;
-    const std::int64_t n = forms_[0].reader->catalog().n_items();
-    for (std::int64_t item = 0; item < (is_uniform ? std::min<std::int64_t>(n, 1) : n); ++item) {
+// Whether no window has another size than the first one; true of no items at all.
+bool Arranger::is_uniform() const {
+    return std::all_of(forms_.begin(), forms_.end(), [](const Form &form) { return form.reader->catalog().is_uniform; });
+}
+
+// Set largest_ and room_.
+void Arranger::look_at_sizes() {
+    const std::int64_t n = n_items();
+    for (std::int64_t item = 0; item < (is_uniform() ? std::min<std::int64_t>(n, 1) : n); ++item) {
         const Shown shown = show({item, 0, true}, 0);
+        fit_.enlarge(shown, largest_.data());
+        if (!is_packed_) continue;
         std::int64_t nbytes = 0;
         for (std::size_t field = 0; field < forms_.size(); ++field) nbytes += packed_nbytes(field, view(field, item), shown);
-        most = std::max(most, nbytes);
+        room_ = std::max(room_, nbytes);
     }
-    return most;
+    if (fit_.is_turned()) {
+        std::int64_t &a = largest_[static_cast<std::size_t>(fit_.turn_from)], &b = largest_[static_cast<std::size_t>(fit_.turn_to)];
+        a = b = std::max(a, b);
+    }
+    fit_.round(largest_.data());
 }
 
 Arranger::Spot Arranger::spot(std::size_t field, const View &view, const Shown &shown, const std::int64_t *target) const {
@@ -237,19 +237,18 @@ Box box_of(const Spot &spot, bool is_dense, std::size_t from_nbytes, std::size_t
 Arranger::Arranger(std::vector<Form> forms, std::shared_ptr<const Windows> windows, Fit fit, std::vector<std::uint8_t> masked,
                    bool is_packed)
     : forms_(std::move(forms)), windows_(std::move(windows)), fit_(std::move(fit)), masked_(std::move(masked)), is_packed_(is_packed) {
-    bool is_steady = !is_packed && fit_.flips == 0 && !fit_.is_turned() && forms_[0].reader->catalog().n_items() > 0;
-    for (const Form &form : forms_) {
+    for (const Form &form : forms_)
         resized_.emplace_back(form.resized, is_packed ? form.resized : form.to, is_packed ? Scaling{} : form.scaling);
-        is_steady = is_steady && form.reader->catalog().is_uniform;
-    }
-    if (!is_steady) return;
-    const Sample first{0, 0, true};
-    std::int64_t target[kMaxNdim];
-    this->target({&first, 1}, 0, target);
-    const Shown shown = show(first, 0);
+    look_at_sizes();
+    if (!is_packed && fit_.flips == 0 && !fit_.is_turned() && n_items() > 0 && is_uniform()) find_steady();
+}
+
+// Set steady_, where nothing is resized.
+void Arranger::find_steady() {
+    const Shown shown = show({0, 0, true}, 0);
     for (std::size_t field = 0; field < forms_.size(); ++field) {
         const View like = view(field, 0);
-        Steady steady{spot(field, like, shown, target), {}, 0, row_nbytes(field, target), like.row_stride, 0};
+        Steady steady{spot(field, like, shown, largest()), {}, 0, row_nbytes(field, largest()), like.row_stride, 0};
         steady.within = steady.spot.first - like.offset;
         if (steady.spot.is_resized) {
             steady_.clear();
@@ -446,39 +445,70 @@ void Arranger::tell(const Spot &spot, const Shown &shown, std::int64_t row, std:
     fill_outside(mask, ndim, shape, begin, extent, &outside, 1);
 }
 
+// Where each window [first, last) is packed, field by field, and behind them where the last one ends.
+void Arranger::find_places(std::span<const Sample> batch, std::size_t first, std::size_t last, u64 key, const std::vector<Shown> &shown,
+                           std::int64_t room, std::vector<std::int64_t> &places) const {
+    const auto size = [&](std::size_t field, std::size_t i, const Shown &of) { return packed_nbytes(field, view(field, batch[i].item), of); };
+    std::int64_t end = 0;
+    if (room == 0)
+        for (std::size_t i = 0; i < first; ++i) {
+            const Shown before = show(batch[i], key);
+            for (std::size_t field = 0; field < forms_.size(); ++field) end += size(field, i, before);
+        }
+    places.clear();
+    for (std::size_t i = first; i < last; ++i) {
+        if (room > 0) end = static_cast<std::int64_t>(i) * room;
+        for (std::size_t field = 0; field < forms_.size(); ++field) {
+            places.push_back(end);
+            end += size(field, i, shown[i - first]);
+        }
+    }
+    places.push_back(end);
+}
+
+// Windows of a field, each to its place; row `first` of the tables is that of the first one.
+void Arranger::pack(std::size_t field, std::span<const Spot> spots, const std::vector<std::int64_t> &places, std::size_t first,
+                    std::int64_t row_nbytes, std::byte *data, const FieldColumns &columns, const std::atomic<bool> &stop) const {
+    const Form &form = forms_[field];
+    const auto item = static_cast<std::int64_t>(item_nbytes(packed(form)));
+    thread_local std::vector<Box> boxes;
+    thread_local std::vector<Piece> pieces;
+    boxes.resize(spots.size());
+    pieces.clear();
+    for (std::size_t i = 0; i < spots.size(); ++i) {
+        const Spot &spot = spots[i];
+        const std::int64_t at = places[i * forms_.size() + field];
+        write_tables(field, spot, static_cast<std::int64_t>(first + i), row_nbytes, at, data, columns);
+        std::byte *to = data + columns.x + at;
+        if (spot.is_resized) {
+            resize(form, spot, to, stop);
+            continue;
+        }
+        boxes[i] = {};
+        for (int axis = 0; axis < spot.ndim; ++axis)
+            boxes[i].append(spot.taken[axis], spot.src_stride[axis], spot.dense[axis] * item);
+        pieces.push_back({spot.file, spot.swap, spot.first, &boxes[i], to});
+    }
+    form.reader->fill(pieces, stop);
+}
+
 Filling Arranger::fill(std::span<const Sample> batch, std::size_t first, std::size_t last, u64 key, const std::int64_t *target,
-                            std::byte *data, const std::vector<FieldColumns> &columns, const FitColumns &told, std::int64_t room,
-                            const std::atomic<bool> &stop) const {
+                       std::byte *data, const std::vector<FieldColumns> &columns, const FitColumns &told, std::int64_t room,
+                       const std::atomic<bool> &stop) const {
     if (is_steady()) return fill_steady(batch.subspan(first, last - first), first, key, data, columns, told, stop);
     thread_local std::vector<Shown> shown;
     thread_local std::vector<Spot> spots;
-    thread_local std::vector<std::int64_t> places;  // of packed windows, field by field
-    thread_local std::vector<Piece> pieces;
-    thread_local std::vector<Box> boxes;
+    thread_local std::vector<std::int64_t> places;
     shown.clear();
     for (std::size_t i = first; i < last; ++i) shown.push_back(show(batch[i], key));
     Filling filling;
-    std::int64_t &end = filling.packed_end;
     if (is_packed_) {
-        const std::size_t n_fields = forms_.size();
-        places.resize((last - first) * n_fields);
-        const auto size = [&](std::size_t field, std::size_t i, const Shown &of) { return packed_nbytes(field, view(field, batch[i].item), of); };
-        if (room == 0)
-            for (std::size_t i = 0; i < first; ++i) {
-                const Shown before = show(batch[i], key);
-                for (std::size_t field = 0; field < n_fields; ++field) end += size(field, i, before);
-            }
-        for (std::size_t i = first; i < last; ++i) {
-            if (room > 0) end = static_cast<std::int64_t>(i) * room;
-            for (std::size_t field = 0; field < n_fields; ++field) {
-                places[(i - first) * n_fields + field] = end;
-                end += size(field, i, shown[i - first]);
-            }
-        }
+        find_places(batch, first, last, key, shown, room, places);
+        filling.packed_end = places.back();
     }
     for (std::size_t field = 0; field < forms_.size(); ++field) {
-        const Form &form = forms_[field];
-        const std::int64_t nbytes = row_nbytes(field, target), stored = static_cast<std::int64_t>(form.reader->from_nbytes());
+        const std::int64_t nbytes = row_nbytes(field, target);
+        const auto stored = static_cast<std::int64_t>(forms_[field].reader->from_nbytes());
         spots.clear();
         for (std::size_t i = first; i < last; ++i) {
             spots.push_back(spot(field, view(field, batch[i].item), shown[i - first], target));
@@ -486,28 +516,8 @@ Filling Arranger::fill(std::span<const Sample> batch, std::size_t first, std::si
         }
         if (field == 0)
             for (std::size_t i = first; i < last; ++i) tell(spots[i - first], shown[i - first], static_cast<std::int64_t>(i), data, told);
-        if (!is_packed_) {
-            place(field, spots, data + columns[field].x + static_cast<std::int64_t>(first) * nbytes, nbytes, stop);
-            continue;
-        }
-        pieces.clear();
-        boxes.resize(spots.size());
-        const auto item = static_cast<std::int64_t>(item_nbytes(packed(form)));
-        for (std::size_t i = 0; i < spots.size(); ++i) {
-            const Spot &made = spots[i];
-            const std::int64_t at = places[i * forms_.size() + field];
-            write_tables(field, made, static_cast<std::int64_t>(first + i), nbytes, at, data, columns[field]);
-            std::byte *to = data + columns[field].x + at;
-            if (made.is_resized) {
-                resize(form, made, to, stop);
-                continue;
-            }
-            boxes[i] = {};
-            for (int axis = 0; axis < made.ndim; ++axis)
-                boxes[i].append(made.taken[axis], made.src_stride[axis], made.dense[axis] * item);
-            pieces.push_back({made.file, made.swap, made.first, &boxes[i], to});
-        }
-        form.reader->fill(pieces, stop);
+        if (is_packed_) pack(field, spots, places, first, nbytes, data, columns[field], stop);
+        else place(field, spots, data + columns[field].x + static_cast<std::int64_t>(first) * nbytes, nbytes, stop);
     }
     return filling;
 }

@@ -67,22 +67,22 @@ class Arranger {
     // Whether a sample fits a batch of samples of this shape.
     bool fits(const Sample &sample, u64 key, const std::int64_t *target) const;
 
-    // The largest shape that any batch can have; (field 0). Looks at every item.
-    void largest(std::int64_t *target) const;
+    // The largest shape that any batch can have, along the axes of the first field.
+    const std::int64_t *largest() const { return largest_.data(); }
 
     // The shape of a row of a field, or of the mask, in the order it is delivered in.
     std::vector<std::int64_t> shape(std::size_t field, const std::int64_t *target) const;
     std::vector<std::int64_t> mask_shape(const std::int64_t *target) const;
     std::int64_t row_nbytes(std::size_t field, const std::int64_t *target) const;
 
-    // Bytes that a sample needs at most where windows are packed. Looks at every item.
-    std::int64_t room() const;
+    // Bytes that a sample needs at most where windows are packed.
+    std::int64_t room() const { return room_; }
 
     // Fill rows [first, last) of a batch, in the block at `data`. Packed windows lie `room` apart, or where that is 0,
     // close together. Throws as Reader::fill.
     Filling fill(std::span<const Sample> batch, std::size_t first, std::size_t last, u64 key, const std::int64_t *target,
-                      std::byte *data, const std::vector<FieldColumns> &columns, const FitColumns &told, std::int64_t room,
-                      const std::atomic<bool> &stop) const;
+                 std::byte *data, const std::vector<FieldColumns> &columns, const FitColumns &told, std::int64_t room,
+                 const std::atomic<bool> &stop) const;
 
     // Numbers of a row of the tables. Of windows: where one is packed, where it goes in the batch, its extents and its
     // strides in the packed bytes, in the order of the sample. Of padding: where data begin in the sample, their extents.
@@ -97,6 +97,10 @@ class Arranger {
     struct Spot;
     struct Steady;
 
+    std::int64_t n_items() const { return forms_[0].reader->catalog().n_items(); }
+    bool is_uniform() const;
+    void look_at_sizes();
+    void find_steady();
     bool is_steady() const;
     Filling fill_steady(std::span<const Sample> samples, std::size_t first, u64 key, std::byte *data,
                         const std::vector<FieldColumns> &columns, const FitColumns &told, const std::atomic<bool> &stop) const;
@@ -107,6 +111,10 @@ class Arranger {
     std::int64_t packed_nbytes(std::size_t field, const View &view, const Shown &shown) const;
     void place(std::size_t field, std::span<const Spot> spots, std::byte *rows, std::int64_t row_nbytes,
                const std::atomic<bool> &stop) const;
+    void find_places(std::span<const Sample> batch, std::size_t first, std::size_t last, u64 key, const std::vector<Shown> &shown,
+                     std::int64_t room, std::vector<std::int64_t> &places) const;
+    void pack(std::size_t field, std::span<const Spot> spots, const std::vector<std::int64_t> &places, std::size_t first,
+              std::int64_t row_nbytes, std::byte *data, const FieldColumns &columns, const std::atomic<bool> &stop) const;
     void resize(const Form &form, const Spot &spot, std::byte *to, const std::atomic<bool> &stop) const;
     void pad(const Form &form, const Spot &spot, std::byte *row) const;
     void write_tables(std::size_t field, const Spot &spot, std::int64_t row, std::int64_t row_nbytes, std::int64_t at,
@@ -119,6 +127,8 @@ class Arranger {
     Fit fit_;
     std::vector<std::uint8_t> masked_;
     bool is_packed_;
+    std::array<std::int64_t, kMaxNdim> largest_{};
+    std::int64_t room_ = 0;
     std::vector<Steady> steady_;  // of each field, where all samples lie alike
 };
 

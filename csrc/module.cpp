@@ -316,8 +316,7 @@ void fill_rows(const Arranger &arranger, const std::vector<std::uintptr_t> &addr
     const std::int64_t n_items = arranger.form(0).reader->catalog().n_items();
     expect(addresses.size() == arranger.n_fields() && nbytes.size() == addresses.size(), "fill: expected memory for each field");
     expect(first >= 0 && first <= last && last <= n_items && n_threads >= 1 && !arranger.is_packed(), "fill: number out of range");
-    std::int64_t target[kMaxNdim];
-    arranger.largest(target);
+    const std::int64_t *target = arranger.largest();
     std::vector<FieldColumns> columns;
     std::int64_t row_nbytes = 0;
     for (std::size_t field = 0; field < addresses.size(); ++field) {

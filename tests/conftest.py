@@ -84,6 +84,32 @@ def numbered(tmp_path):
 
 
 @pytest.fixture
+def four(tmp_path):
+    """Files 0.npy, 1.npy, 10.npy and 2.npy, each [its number] * 3."""
+    from numbered_files import save_numbered
+
+    return save_numbered(tmp_path / "four", {f"{number}.npy": number for number in (0, 1, 2, 10)})
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Rows 0 to 4 in a.npy (2 rows) and b.npy (3 rows)."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    np.save(folder / "a.npy", np.arange(2.0)[:, None])
+    np.save(folder / "b.npy", np.arange(2.0, 5.0)[:, None])
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write lines of a CSV file of labels, and give its path."""
+    from numbered_files import save_table
+
+    return partial(save_table, tmp_path / "labels.csv")
+
+
+@pytest.fixture
 def scanned(monkeypatch):
     """Returns the names of the files whose headers were read since it was last called."""
     names = []

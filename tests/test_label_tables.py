@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from numbered_files import labels_of, save_numbered, save_table
+from numbered_files import labels_of, save_numbered
 
 import gpuload as gl
-
-
-@pytest.fixture
-def four(tmp_path):
-    """Files 0.npy, 1.npy, 10.npy and 2.npy, each [its number] * 3."""
-    return save_numbered(tmp_path / "four", {f"{number}.npy": number for number in (0, 1, 2, 10)})
-
-
-@pytest.fixture
-def rows(tmp_path):
-    """Rows 0 to 4 in a.npy (2 rows) and b.npy (3 rows)."""
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    np.save(folder / "a.npy", np.arange(2.0)[:, None])
-    np.save(folder / "b.npy", np.arange(2.0, 5.0)[:, None])
-    return folder
 
 
 @pytest.fixture
@@ -35,12 +18,6 @@ def deep(tmp_path):
     """a/1.npy, a/2.npy, b/1.npy and 3.npy, filled with 1, 2, 3 and 4."""
     names = ("a/1.npy", "a/2.npy", "b/1.npy", "3.npy")
     return save_numbered(tmp_path / "deep", {name: i for i, name in enumerate(names, 1)})
-
-
-@pytest.fixture
-def table(tmp_path):
-    """Write lines of a CSV file, and give its path."""
-    return partial(save_table, tmp_path / "labels.csv")
 
 
 # ---- CSV with one column

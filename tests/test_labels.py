@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import os
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numbered_files import labels_of, save_numbered, save_table
+from numbered_files import labels_of
 
 import gpuload as gl
-
-
-@pytest.fixture
-def four(tmp_path):
-    """Files 0.npy, 1.npy, 10.npy and 2.npy, each [its number] * 3."""
-    return save_numbered(tmp_path / "four", {f"{number}.npy": number for number in (0, 1, 2, 10)})
-
-
-@pytest.fixture
-def rows(tmp_path):
-    """Rows 0 to 4 in a.npy (2 rows) and b.npy (3 rows)."""
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    np.save(folder / "a.npy", np.arange(2.0)[:, None])
-    np.save(folder / "b.npy", np.arange(2.0, 5.0)[:, None])
-    return folder
-
-
-@pytest.fixture
-def table(tmp_path):
-    """Write lines of a CSV file, and give its path."""
-    return partial(save_table, tmp_path / "labels.csv")
-
 
 # ---- NPY
 

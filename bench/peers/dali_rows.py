@@ -43,28 +43,27 @@ class PathLabels:
 
 
 class DaliPeer:
-    """A pipeline over a list of paths, one entry per sample; each sample at a random start.
+    """A pipeline over a list of paths, one entry per sample.
 
     The list is shuffled beforehand and again by the reader after each epoch, so the order is a
     permutation of all samples. Batches are always full: one may span the end of an epoch. The
     executor that uses its output buffers again is chosen, as it is the faster one; its batches are
     lent until the next but PIPELINE_DEPTH, and a caller who wants to keep one has to copy it.
+
+    `define` makes a batch of samples: it is handed fn.readers.numpy, told all that does not depend
+    on what is read, and returns the samples and what the reader read.
     """
 
     def __init__(
         self,
         paths: Sequence[str],
         batch_size: int,
+        define: Callable[[Any], tuple[Any, Any]],
         *,
-        window: Sequence[int],
-        n_starts: int,
         mmap: bool,
         threads: int,
         reader_depth: int,
     ) -> None:
-        axes = [axis for axis, length in enumerate(window) if length > 1]
-        starts = [float(start) for start in range(n_starts)]
-
         pipe = dali.Pipeline(
             batch_size=batch_size,
             num_threads=threads,
@@ -73,20 +72,17 @@ class DaliPeer:
             prefetch_queue_depth=PIPELINE_DEPTH,
             exec_dynamic=False,
         )
+        read = partial(
+            fn.readers.numpy,
+            files=random.Random(0).sample(paths, len(paths)),
+            cache_header_information=True,
+            shuffle_after_epoch=True,
+            dont_use_mmap=not mmap,
+            prefetch_queue_depth=reader_depth,
+        )
         with pipe:
-            # Of a list of values: a cast to integers rounds, so a range would reach its end.
-            start = fn.random.uniform(values=starts, shape=[len(axes)])
-            x = fn.readers.numpy(
-                files=list(paths),
-                roi_start=fn.cast(start, dtype=dali.types.INT32),
-                roi_shape=[window[axis] for axis in axes],
-                roi_axes=axes,
-                cache_header_information=True,
-                shuffle_after_epoch=True,
-                dont_use_mmap=not mmap,
-                prefetch_queue_depth=reader_depth,
-            )
-            pipe.set_outputs(x, fn.get_property(x, key="source_info"))
+            x, array = define(read)
+            pipe.set_outputs(x, fn.get_property(array, key="source_info"))
         pipe.build()
         self._pipeline = pipe
         self._labels = PathLabels(paths[0])
@@ -100,13 +96,26 @@ class DaliPeer:
         self._pipeline = None
 
 
+def _window(shape: Sequence[int], n_starts: int, read: Any) -> tuple[Any, Any]:
+    """Each sample at a random start along the axes of more than one element."""
+    axes = [axis for axis, length in enumerate(shape) if length > 1]
+    # Of a list of values: a cast to integers rounds, so a range would reach its end.
+    starts = [float(start) for start in range(n_starts)]
+    start = fn.random.uniform(values=starts, shape=[len(axes)])
+    x = read(
+        roi_start=fn.cast(start, dtype=dali.types.INT32),
+        roi_shape=[shape[axis] for axis in axes],
+        roi_axes=axes,
+    )
+    return x, x
+
+
 def crop2d_rows(files: data.Crop2dFiles, batch_size: int) -> list[Row]:
     def peer(paths: list[str], mmap: bool, threads: int, reader_depth: int) -> Peer:
         return DaliPeer(
-            random.Random(0).sample(paths * data.PER_ARRAY, data.EPOCH),
+            paths * data.PER_ARRAY,
             batch_size,
-            window=(data.CROP, data.CROP),
-            n_starts=STARTS,
+            partial(_window, (data.CROP, data.CROP), STARTS),
             mmap=mmap,
             threads=threads,
             reader_depth=reader_depth,
@@ -126,11 +135,11 @@ def volume_rows(path: str, batch_size: int) -> list[Row]:
     """Only with mmap: without it DALI reads the whole 512 MiB file for each window."""
 
     def peer(threads: int, reader_depth: int) -> Peer:
+        n_starts = data.VOLUME_SIDE - data.VOLUME_CROP + 1
         return DaliPeer(
             [path] * data.VOLUME_EPOCH,
             batch_size,
-            window=(1, *(data.VOLUME_CROP,) * 3),
-            n_starts=data.VOLUME_SIDE - data.VOLUME_CROP + 1,
+            partial(_window, (1, *(data.VOLUME_CROP,) * 3), n_starts),
             mmap=True,
             threads=threads,
             reader_depth=reader_depth,
